@@ -89,7 +89,8 @@ def be_rank(quick):
     (default, weighed, without), _ = compare([(hooked, same), (counted, same), (bare, same)], blocks)
     if dist.get_rank() == 0:
         note = "measured; two ranks, one thread each, gloo"
-        print_rows([row("ddp-equal-speeds", "overhead", overhead, "ratio", "less", 1.03, 1.0, f"{note}; plain steps take {1e3 * step:.1f} ms"),
+        print_rows([row("ddp-equal-speeds", "overhead", overhead, "ratio", "less", 1.03, 1.0,
+                        f"{note}; plain steps take {1e3 * step:.1f} ms"),
                     row("hook", "per_step_ms", 1e3 * (weighed - default), "ms", "less", 0.3, None,
                         f"{note}; ResNet-18, over DDP's all-reduce hook; over DDP without any hook {1e3 * (weighed - without):.2f} ms of "
                         f"{1e3 * without:.0f} ms: it divides while it copies into the bucket")])

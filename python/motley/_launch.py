@@ -65,7 +65,7 @@ def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] |
     port = _free_port()
     ready, say_ready = os.pipe()  # a byte of each rank that has imported PyTorch
     wait, go = os.pipe()  # closed when they may begin
-    ranks = []
+    ranks: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(workers):
             environment = os.environ | {
@@ -81,10 +81,10 @@ def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] |
         go = -1
         return _watch(ranks, pacer)
     finally:
-        for rank in ranks:
-            if rank.returncode is None:
-                rank.kill()
-                rank.wait()
+        for process in ranks:
+            if process.returncode is None:
+                process.kill()
+                process.wait()
         for pipe in (ready, say_ready, wait, go):
             if pipe >= 0:
                 os.close(pipe)
@@ -104,7 +104,7 @@ def _rates(workers: int, speeds: Sequence[float]) -> list[float]:
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])
 
 
 def _wait_until_ready(ready: int, ranks: list[subprocess.Popen[bytes]]) -> bool:
@@ -129,7 +129,7 @@ def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> int:
     """Until all have ended, or one has failed."""
     began = time.monotonic()
     starved = [_motley.seconds_without_processor(rank.pid) for rank in ranks]
-    waited = [0.0] * len(ranks)
+    waited, interrupted = [0.0] * len(ranks), False
     try:
         while None in (codes := [_peek(rank) for rank in ranks]) and not any(codes):
             if pacer is not None:
@@ -137,16 +137,16 @@ def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> int:
                     waited[index] = max(waited[index], _motley.seconds_without_processor(rank.pid) - starved[index])
             time.sleep(0.05)
     except KeyboardInterrupt:
-        pass  # the ranks got it as well
+        interrupted = True  # and so are the ranks
     finally:
         if pacer is not None:
             pacer.stop()
-    code = _end(ranks)
+    code = _end(ranks, interrupted)
     elapsed = time.monotonic() - began
-    for rank, seconds in enumerate(waited):
+    for number, seconds in enumerate(waited):
         if not code and elapsed > 1 and seconds > _STARVED * elapsed:
-            print(f"motley: error: rank {rank} wanted a processor and had none for {100 * seconds / elapsed:.0f} % of the time: this machine "
-                  f"was busy otherwise, and the speeds were not those that were asked for ({100 * _STARVED:.0f} % is accepted)",
+            print(f"motley: error: rank {number} wanted a processor and had none for {100 * seconds / elapsed:.0f} % of the time: this "
+                  f"machine was busy otherwise, and the speeds were not those that were asked for ({100 * _STARVED:.0f} % is accepted)",
                   file=sys.stderr)
             code = 1
     return code
@@ -158,8 +158,8 @@ def _peek(rank: subprocess.Popen[bytes]) -> int | None:
     return None if ended is None else ended.si_status
 
 
-def _end(ranks: list[subprocess.Popen[bytes]]) -> int:
-    """Ends those that still run; the code of the first that failed by itself."""
+def _end(ranks: list[subprocess.Popen[bytes]], interrupted: bool = False) -> int:
+    """Ends those that still run; the code of the first that failed by itself, or that of an interrupted command."""
     failed = next(((index, rank.returncode) for index, rank in enumerate(ranks) if rank.poll()), None)
     deadline = time.monotonic() + _GRACE
     for rank in ranks:
@@ -173,6 +173,8 @@ def _end(ranks: list[subprocess.Popen[bytes]]) -> int:
             rank.wait()
         if failed is None and rank.returncode:
             failed = (index, rank.returncode)
+    if interrupted:
+        return 130
     if failed is None:
         return 0
     index, code = failed

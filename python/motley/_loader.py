@@ -56,7 +56,7 @@ class _Batch:
     is_last: bool
 
 
-class _Drawn(torch.utils.data.Sampler):
+class _Drawn(torch.utils.data.Sampler[list[int]]):
     """The indices of one batch after the other, as torch's DataLoader asks for them."""
 
     def __init__(self, loader: DataLoader) -> None:
@@ -69,7 +69,7 @@ class _Drawn(torch.utils.data.Sampler):
         return self._loader._count_batches()
 
 
-class DataLoader(torch.utils.data.DataLoader):
+class DataLoader(torch.utils.data.DataLoader[Any]):
     """Loads this rank's part of each global batch; faster ranks get more of it.
 
     Takes the place of ``DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))``. Every sample of an epoch is used
@@ -111,7 +111,7 @@ class DataLoader(torch.utils.data.DataLoader):
     All ranks call its methods in the same order. Not thread-safe.
     """
 
-    def __init__(self, dataset: torch.utils.data.Dataset, global_batch_size: int | None = None, *, shuffle: bool = True,
+    def __init__(self, dataset: torch.utils.data.Dataset[Any], global_batch_size: int | None = None, *, shuffle: bool = True,
                  seed: int = 0, drop_last: bool = False, batch_split: str | Sequence[float] = "dynamic",
                  gradient_accumulation_steps: int = 1, micro_batch_size: int | None = None,
                  min_local_batch_size: int | None = None, max_local_batch_size: int | None = None,
@@ -122,7 +122,8 @@ class DataLoader(torch.utils.data.DataLoader):
         if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
             raise ValueError(
                 f"motley.DataLoader needs a dataset with __len__ and __getitem__, to use each sample once; {type(dataset).__name__} "
-                "has no length. Keep your own loader, and motley.weight_gradients(model, samples=count) weights by what count gives for a batch")
+                "has no length. Keep your own loader, and motley.weight_gradients(model, samples=count) weights by what count gives for a "
+                "batch")
         _check_integer("global_batch_size", global_batch_size, 1)
         _check_integer("gradient_accumulation_steps", gradient_accumulation_steps, 1)
         _check_integer("seed", seed, 0)
@@ -147,7 +148,7 @@ class DataLoader(torch.utils.data.DataLoader):
                 _check_integer(name, bound, 0 if name[1] == "i" else 1)
         self._group, self._writer = process_group, writer
 
-        self._ranks: Ranks | None = None  # from the first pass on
+        self._ranks: Any = None  # Ranks, from the first pass on
         self._splitter: Any = None
         self._saved_split: str | None = None
         self._ahead = 0
@@ -180,9 +181,8 @@ class DataLoader(torch.utils.data.DataLoader):
 
     def mean(self, value: torch.Tensor | float) -> float:
         """The mean over all samples of the batch, of a value that is the mean over this rank's. Waits for all ranks."""
-        ranks = self._join()
-        weighted, samples = ranks.sum([float(value) * self._yielded if self._yielded else 0.0, self._yielded])
-        return weighted / samples
+        sums: list[float] = self._join().sum([float(value) * self._yielded if self._yielded else 0.0, self._yielded])
+        return sums[0] / sums[1]
 
     def set_epoch(self, epoch: int) -> None:
         """Begins the next pass with the order of this epoch; without it, passes count up. Ignored just after
@@ -218,7 +218,7 @@ class DataLoader(torch.utils.data.DataLoader):
 
     # ---- Passes
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._join()
         if not self._resumes and self._cursor > 0:  # the last pass was left before its end
             self._epoch, self._cursor = self._epoch + 1, 0
@@ -300,7 +300,7 @@ class DataLoader(torch.utils.data.DataLoader):
 
     # ---- Laying out
 
-    def _join(self) -> Ranks:
+    def _join(self) -> Any:
         """Agrees with the other ranks, once: whether all are given the same, how far they draw ahead, and what they can hold."""
         if self._ranks is not None:
             return self._ranks
@@ -342,7 +342,8 @@ class DataLoader(torch.utils.data.DataLoader):
         if window and step not in self._decided:
             split = [count * self._counted for count in self._splitter.plan(step, window // self._counted)]
             if any(samples % self._unit for samples in split):
-                raise ValueError(f"{self._recorded_name}: step {step} is split as {split}, which {self._unit} (accumulation) does not divide")
+                raise ValueError(f"{self._recorded_name}: step {step} is split as {split}, and each part must be a multiple of "
+                                 f"{self._unit} samples, as gradients are accumulated")
             self._decided[step] = split
 
     def _draw(self) -> Iterator[list[int]]:
@@ -427,7 +428,7 @@ def _read_policy(batch_split: Any) -> tuple[str, list[float], str, str]:
 def _write(writer: Any, step: _Step, measured: list[tuple[int, float, float]]) -> None:
     names = [f"rank {rank}" for rank in range(len(measured))]
     waits = [wait / (seconds + wait) if seconds + wait else 0.0 for _, seconds, wait in measured]
-    groups = {"motley/local_batch_size": step.split, "motley/wait_fraction": waits}
+    groups: dict[str, list[Any]] = {"motley/local_batch_size": step.split, "motley/wait_fraction": waits}
     if hasattr(writer, "add_scalar"):
         for group, values in groups.items():
             for name, value in zip(names, values):

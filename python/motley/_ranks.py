@@ -27,7 +27,7 @@ class Ranks:
         if self.rank < 0:
             raise ValueError("this process is not a rank of process_group")
         if self.count > 1:
-            own = group if group is not None else dist.group.WORLD
+            own: Any = group if group is not None else dist.group.WORLD
             if own not in _side_groups:
                 _side_groups[own] = dist.new_group(
                     dist.get_process_group_ranks(own), backend="gloo", use_local_synchronization=group is not None)

@@ -146,8 +146,9 @@ class _HookWeight(_Weight):
         self.shared.begin(self._device)
 
     def _begin_statistics(self, micro_batches: int) -> None:
-        layers = [norm.running_mean for norm in self._norms] + [norm.running_var for norm in self._norms]
-        kept, kept_once = [], []
+        layers: list[Any] = [norm.running_mean for norm in self._norms] + [norm.running_var for norm in self._norms]
+        kept: list[float] = []
+        kept_once: list[float] = []
         for norm in self._norms:
             if norm.momentum is not None:
                 shares = (1 - norm.momentum) ** micro_batches, 1 - norm.momentum
@@ -157,9 +158,9 @@ class _HookWeight(_Weight):
             channels = norm.running_mean.numel()  # type: ignore[union-attr]
             kept += [shares[0]] * channels
             kept_once += [shares[1]] * channels
-        before_step = torch.cat([layer.detach().double() for layer in layers])  # type: ignore[union-attr]
-        like = {"dtype": torch.float64, "device": before_step.device}
-        self.shared.begin_statistics(layers, before_step, torch.tensor(kept * 2, **like), torch.tensor(kept_once * 2, **like))
+        before_step = torch.cat([layer.detach().double() for layer in layers])
+        both = torch.tensor([kept * 2, kept_once * 2], dtype=torch.float64, device=before_step.device)
+        self.shared.begin_statistics(layers, before_step, both[0], both[1])
 
     def begin_batch(self, is_last: bool) -> None:
         self._model.require_backward_grad_sync = is_last
@@ -188,7 +189,7 @@ def _hook_into(model: DistributedDataParallel, by: str, minimum: int, norms: lis
         model.register_comm_hook(state, _weighted_hook(weight, inner))
     # Buffers are not taken from rank 0, which waited in forward and hid who is slow.
     model.broadcast_buffers = False
-    model._motley_weight = weight
+    model._motley_weight = weight  # type: ignore[assignment]
     model.join = _refuse_join  # type: ignore[method-assign]
     return weight
 
@@ -196,13 +197,14 @@ def _hook_into(model: DistributedDataParallel, by: str, minimum: int, norms: lis
 def _weighted_hook(weight: _HookWeight, inner: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that averages over ranks, given buckets scaled so that the average is the weighted sum."""
 
-    def weighted(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def weighted(state: Any, bucket: Any) -> Any:
         if bucket.is_last():
             weight.shared.note_finished(bucket.buffer().device)
         _scale(bucket.buffer(), weight.shared.weight * weight.ranks)
         return inner(state, bucket)
 
-    weighted.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    # PyTorch looks at what the hook says it takes.
+    weighted.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}  # type: ignore[attr-defined]
     return weighted
 
 
@@ -273,11 +275,12 @@ def _scale(tensor: torch.Tensor, factor: float) -> None:
 
 def _wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """The module and, in order, what compiling or a framework has wrapped."""
-    while isinstance(model, torch.nn.Module):
-        yield model
-        if isinstance(model, DistributedDataParallel):
+    inner: Any = model
+    while isinstance(inner, torch.nn.Module):
+        yield inner
+        if isinstance(inner, DistributedDataParallel):
             return
-        model = getattr(model, "_orig_mod", None) or getattr(model, "_forward_module", None) or getattr(model, "module", None)
+        inner = getattr(inner, "_orig_mod", None) or getattr(inner, "_forward_module", None) or getattr(inner, "module", None)
 
 
 def _find(model: torch.nn.Module, wanted: Callable[[torch.nn.Module], bool]) -> Any:
