@@ -23,7 +23,7 @@ from typing import Any
 from . import _motley
 
 _STARTED = 120.0  # seconds until every rank has imported PyTorch
-_STARVED = 0.1  # of a rank's time, in which it wanted a processor and had none: more is no emulation
+_STARVED = 0.2  # of a rank's time, in which it wanted a processor and had none: more is no emulation (moments are made up for)
 _GRACE = 10.0  # seconds that ranks have to end once one has failed
 
 
