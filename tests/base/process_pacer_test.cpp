@@ -42,14 +42,15 @@ TEST(ProcessPacer, HoldsAProcessToItsRate) {
   ASSERT_TRUE(pacer) << pacer.error().message;
   clockid_t clock = 0;
   ASSERT_EQ(clock_getcpuclockid(*busy, &clock), 0);
-  timespec used{};
-  clock_gettime(clock, &used);
-  const double first = static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
-  double now = first, elapsed = 0;
-  while (now < first + 0.05) {
+  const auto used = [clock] {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double first = used();
+  double elapsed = 0;
+  while (used() < first + 0.05) {
     SteadyClock::instance().sleep_until(monotonic_seconds() + 0.005);
-    clock_gettime(clock, &used);
-    now = static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
     elapsed = monotonic_seconds() - began;
     ASSERT_LT(elapsed, 60) << "it hardly ran";
   }
