@@ -1,4 +1,5 @@
-"""plain.py for machines that are not alike: each batch is split by the measured speed of the ranks. Three lines differ.
+"""plain.py for machines that are not alike: each batch is split by the measured speed of the ranks. The loader and
+the weighted gradients differ; the sampler is gone, and the split is printed.
 
     motley launch --emulated-speeds 1,1,0.5,0.25 examples/python/mixed.py
 """
