@@ -14,13 +14,7 @@ import motley
 from fashion_mnist import Images, make_net
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--steps", type=int, help="end after so many steps")
-    options = parser.parse_args()
-
-    dist.init_process_group("gloo")
+def train(epochs, steps):
     torch.manual_seed(0)
     data = Images("train")
     loader = motley.DataLoader(data, global_batch_size=256)
@@ -28,7 +22,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     step, times, last = 0, [], time.perf_counter()
-    for _ in range(options.epochs):
+    for _ in range(epochs):
         for images, labels in loader:
             loss = torch.nn.functional.cross_entropy(model(images), labels)
             loss.backward()
@@ -40,10 +34,15 @@ def main():
             if step % 20 == 0 and dist.get_rank() == 0:
                 print(f"step {step}: loss {loss.item():.3f}, {1e3 * sorted(times[-20:])[10]:.1f} ms a step, "
                       f"split {loader.split}", flush=True)
-            if step == options.steps:
-                break
-    dist.destroy_process_group()
+            if step == steps:
+                return
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--steps", type=int, help="end after so many steps")
+    options = parser.parse_args()
+    dist.init_process_group("gloo")
+    train(options.epochs, options.steps)
+    dist.destroy_process_group()  # with the model gone: PyTorch can wait forever for a group whose last user is a model

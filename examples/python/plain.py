@@ -15,13 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from fashion_mnist import Images, make_net
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--steps", type=int, help="end after so many steps")
-    options = parser.parse_args()
-
-    dist.init_process_group("gloo")
+def train(epochs, steps):
     torch.manual_seed(0)
     data = Images("train")
     sampler = DistributedSampler(data)
@@ -30,7 +24,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     step, times, last = 0, [], time.perf_counter()
-    for epoch in range(options.epochs):
+    for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for images, labels in loader:
             loss = torch.nn.functional.cross_entropy(model(images), labels)
@@ -42,10 +36,15 @@ def main():
             step, last = step + 1, now
             if step % 20 == 0 and dist.get_rank() == 0:
                 print(f"step {step}: loss {loss.item():.3f}, {1e3 * sorted(times[-20:])[10]:.1f} ms a step", flush=True)
-            if step == options.steps:
-                break
-    dist.destroy_process_group()
+            if step == steps:
+                return
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--steps", type=int, help="end after so many steps")
+    options = parser.parse_args()
+    dist.init_process_group("gloo")
+    train(options.epochs, options.steps)
+    dist.destroy_process_group()  # with the model gone: PyTorch can wait forever for a group whose last user is a model
