@@ -37,10 +37,9 @@ _END = object()
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """A step as it is laid out: its samples are positions begin .. begin + sum(split) of the epoch's order."""
+    """A step as it is laid out."""
 
     number: int
-    begin: int
     split: list[int]  # samples of each rank
     after: tuple[int, int]  # epoch and cursor once it is done
 
@@ -66,7 +65,7 @@ class _Drawn(torch.utils.data.Sampler[list[int]]):
         return self._loader._draw()
 
     def __len__(self) -> int:
-        return self._loader._count_batches()
+        return len(self._loader)
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -222,7 +221,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._join()
         if not self._resumes and self._cursor > 0:  # the last pass was left before its end
             self._epoch, self._cursor = self._epoch + 1, 0
-        self._resumes = False
+        self._resumes, self.step_ends = False, True
         self._decided.clear()
         self._drawn.clear()
         self._pass = (self._number, self._cursor)
@@ -231,7 +230,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._yield_batches(super().__iter__())
 
     def __len__(self) -> int:
-        return self._count_batches()
+        if self._micro:
+            raise TypeError("with micro_batch_size the number of micro-batches differs from rank to rank and step to step; "
+                            f"an epoch has {self._count_steps()} steps")
+        return self._count_steps() * self._accumulation
 
     def _yield_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         sent: tuple[_Step, PendingNumbers] | None = None  # what was measured in the step before the last one
@@ -354,7 +356,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             split = self._decided.pop(step)
             mine, begin = split[rank], cursor + sum(split[:rank])
             end = cursor + window
-            laid_out = _Step(step, cursor, split, (epoch, end) if self._window(end) else (epoch + 1, 0))
+            laid_out = _Step(step, split, (epoch, end) if self._window(end) else (epoch + 1, 0))
             count = max(1, mine // self._micro) if self._micro else self._accumulation
             each = mine // count
             for micro in range(count):
@@ -363,12 +365,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 self._drawn.append(_Batch(laid_out, each, count, micro == 0, micro == count - 1))
                 yield order.samples(low, high) if order else list(range(low, high))
             step, cursor = step + 1, end
-
-    def _count_batches(self) -> int:
-        if self._micro:
-            raise TypeError("with micro_batch_size the number of micro-batches differs from rank to rank and step to step; "
-                            f"an epoch has {self._count_steps()} steps")
-        return self._count_steps() * self._accumulation
 
     def _count_steps(self) -> int:
         return self._size // self._batch if self._drop_last else -(-self._size // self._batch)

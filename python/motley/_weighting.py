@@ -136,14 +136,15 @@ class _HookWeight(_Weight):
     def __init__(self, by: str, minimum: int, model: DistributedDataParallel, norms: list[BatchNorm]) -> None:
         super().__init__(by, minimum, dist.get_world_size(model.process_group))
         self.shared = _motley.GradientWeight()
+        self.shared.weight = 1 / self.ranks  # until a loader says otherwise: PyTorch's own average
         self._model, self._device, self._norms = model, next(model.parameters()).device, norms
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         self.shared.share = samples / total
         self.shared.weight = 1 / self.ranks if self.by_loss else samples / total
+        self.shared.begin(self._device)
         if self._norms and self._model.training:
             self._begin_statistics(micro_batches)
-        self.shared.begin(self._device)
 
     def _begin_statistics(self, micro_batches: int) -> None:
         layers: list[Any] = [norm.running_mean for norm in self._norms] + [norm.running_var for norm in self._norms]

@@ -212,6 +212,10 @@ class Equality(RanksTest):
             torch.testing.assert_close(mean, alone.layers[1].running_mean, rtol=1e-12, atol=1e-15)
             torch.testing.assert_close(variance, alone.layers[1].running_var, rtol=0.1 / min(samples), atol=0)
 
+    def test_before_the_first_batch_gradients_are_averaged(self):
+        for weighted, plain in self.on_ranks(train_before_loading):
+            torch.testing.assert_close(weighted, plain, rtol=1e-12, atol=0)
+
     def test_a_mean_over_all_samples(self):
         for value in self.on_ranks(evaluate, self.recorded(9, 24, SAMPLES, 3)):
             self.assertAlmostEqual(value, (SAMPLES - 1) / 2, places=9)
@@ -248,6 +252,17 @@ def train_batch_norm(recorded):
         return (norm.running_mean, norm.running_var, [part[0] for part in parts], list(loader.split),
                 list(itertools.chain(*(part[1] for part in parts))))
     raise AssertionError("no step gave every rank two samples")
+
+
+def train_before_loading():
+    """Gradients of a batch of the script's own, with weights that no loader has set yet, and those of PyTorch alone."""
+    data, gradients = Data(), []
+    mine = slice(8 * dist.get_rank(), 8 * dist.get_rank() + 8)
+    for prepare in (lambda model: motley.weight_gradients(model, motley.DataLoader(data, 24)), lambda model: model):
+        model = prepare(DDP(Net()))
+        mean_loss(model, data.inputs[mine], data.targets[mine]).backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    return gradients
 
 
 def evaluate(recorded):
@@ -404,6 +419,12 @@ class OneProcess(unittest.TestCase):
         self.assertEqual([indices.tolist() for indices, _, _ in resumed], passes[0][2:])
         self.assertEqual([indices.tolist() for indices, _, _ in resumed], passes[1])
         del batches
+
+    def test_a_pass_that_is_left_in_the_middle_of_a_step(self):
+        loader = motley.DataLoader(Data(), 64, gradient_accumulation_steps=4, drop_last=True)
+        next(iter(loader))
+        self.assertEqual(loader.state_dict()["cursor"], 0)
+        self.assertEqual(len(list(loader)), 12)
 
     def test_a_state_of_another_dataset(self):
         state = motley.DataLoader(Data(), 64).state_dict()

@@ -25,6 +25,7 @@ at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
 
 void GradientWeight::begin(const at::Device& device) {
   finished = 0;
+  statistics.reset();
   finished_on_device.reset();
   began_on_device.reset();
   if (device.is_cpu()) return;

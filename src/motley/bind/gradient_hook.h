@@ -42,7 +42,7 @@ struct GradientWeight {
   std::optional<c10::Event> began_on_device,
       finished_on_device;  // the same on a GPU's stream, where gradients live on one
 
-  // Begins to measure a step of a model on this device.
+  // Begins a step of a model on this device: measures it, and leaves running statistics alone unless they are given.
   void begin(const at::Device& device);
   // The last bucket came, with gradients on this device.
   void note_finished(const at::Device& device);
