@@ -79,20 +79,25 @@ class Solver {
     return jobs;
   }
 
-  // The best utility of so many workers, wherever others are.
-  double best_value(const SlotJob& one, int workers, int type) const {
-    const Locality locality = workers <= size(type).on_node   ? Locality::kNode
-                              : workers <= size(type).in_rack ? Locality::kRack
-                                                              : Locality::kCluster;
-    const double value = one.value_on(type)[static_cast<std::size_t>(locality)][static_cast<std::size_t>(workers)];
-    const bool may_stay = workers == count_workers(one.now) && is_of_type(problem_.topology, one.now, type);
-    return workers == 0 || one.now.empty() || may_stay ? value : value - one.moving;
+  // The best utility of 0, 1, ... workers, wherever others are.
+  std::vector<double> list_best_values(const SlotJob& one, int type) const {
+    const int most = std::min(one.max_workers(), size(type).devices);
+    const int stays =
+        is_of_type(problem_.topology, one.now, type) ? count_workers(one.now) : 0;  // with so many workers
+    std::vector<double> values(index(most) + 1);
+    for (int workers = 0; workers <= most; ++workers) {
+      const Locality locality = workers <= size(type).on_node   ? Locality::kNode
+                                : workers <= size(type).in_rack ? Locality::kRack
+                                                                : Locality::kCluster;
+      const bool moves = workers > 0 && !one.now.empty() && workers != stays;
+      values[index(workers)] =
+          one.value_on(type)[static_cast<std::size_t>(locality)][index(workers)] - (moves ? one.moving : 0);
+    }
+    return values;
   }
 
   Offer compute_envelope(int number, int type) const {
-    const int most = std::min(job(number).max_workers(), size(type).devices);
-    std::vector<double> values;
-    for (int workers = 0; workers <= most; ++workers) values.push_back(best_value(job(number), workers, type));
+    const std::vector<double> values = list_best_values(job(number), type);
     const std::vector<int> corners = find_corners(values);
     Offer segments;
     for (std::size_t i = 1; i < corners.size(); ++i) {
@@ -444,12 +449,13 @@ class Solver {
 }  // namespace
 
 double compute_value(const ClusterTopology& topology, const SlotJob& job, const Placement& placement) {
-  if (placement.empty() || count_workers(placement) < job.min_workers) return 0;
+  const int workers = count_workers(placement);
+  if (placement.empty() || workers < job.min_workers) return 0;
   const bool is_typed = !job.type_values.empty();
   const int type = is_typed ? find_type(topology, placement) : kAnyType;
   if (is_typed && type == kAnyType) return 0;
   const auto locality = static_cast<std::size_t>(find_locality(topology, placement));
-  const double value = job.value_on(type)[locality][index(count_workers(placement))];
+  const double value = job.value_on(type)[locality][index(workers)];
   return job.now.empty() || job.now == placement ? value : value - job.moving;
 }
 

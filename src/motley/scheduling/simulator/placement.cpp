@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <queue>
+#include <utility>
 
 namespace motley::scheduling {
 namespace {
 
 constexpr double kSlack = 1e-9;  // relative: bandwidth that rounding may feign to be missing
+
+// Racks by a number, the least first, and then by their place; mostly only the first few are looked at.
+using RackQueue = std::priority_queue<std::pair<int, int>, std::vector<std::pair<int, int>>, std::greater<>>;
 
 // On the uplink of a node or a rack.
 bool has_room(const std::vector<double>& uplinks, int number, double reserve) {
@@ -149,7 +154,7 @@ Placement Capacity::on_one_node(int workers, int type) const {
 // Fills nodes, the emptiest first, and takes the rest from the one where least is left over: as few nodes as can
 // be. `nodes` are those whose uplinks have room.
 Placement Capacity::fill(std::vector<int> nodes, int workers) const {
-  std::ranges::stable_sort(nodes, std::greater(), [&](int node) { return free_on(node); });
+  std::ranges::sort(nodes, {}, [&](int node) { return std::pair(-free_on(node), node); });
   Placement placement;
   for (auto node = nodes.begin(); workers > 0 && node != nodes.end() && free_on(*node) > 0; ++node) {
     if (free_on(*node) >= workers) {
@@ -177,13 +182,13 @@ std::vector<int> Capacity::usable(const Rack& rack, double reserve, int type) co
 
 // The rack that has room with the fewest devices left over.
 Placement Capacity::in_one_rack(int workers, double reserve, int type) const {
-  std::vector<int> order;
+  RackQueue racks;
   for (int rack = 0; rack < topology_->racks; ++rack) {
-    if (racks_[index(rack)].count_free(type) >= workers) order.push_back(rack);
+    const int free = racks_[index(rack)].count_free(type);
+    if (free >= workers) racks.emplace(free, rack);
   }
-  std::ranges::stable_sort(order, {}, [&](int rack) { return racks_[index(rack)].count_free(type); });
-  for (const int rack : order) {
-    Placement placement = fill(usable(racks_[index(rack)], reserve, type), workers);
+  for (; !racks.empty(); racks.pop()) {
+    Placement placement = fill(usable(racks_[index(racks.top().second)], reserve, type), workers);
     if (!placement.empty()) return placement;
   }
   return {};
@@ -191,19 +196,18 @@ Placement Capacity::in_one_rack(int workers, double reserve, int type) const {
 
 // Racks with most free devices first, so that the ring goes over few.
 Placement Capacity::over_racks(int workers, double reserve, int type) const {
-  std::vector<int> order;
+  RackQueue racks;
   for (int rack = 0; rack < topology_->racks; ++rack) {
-    if (has_room(rack_uplinks_, rack, reserve)) order.push_back(rack);
+    if (has_room(rack_uplinks_, rack, reserve)) racks.emplace(-racks_[index(rack)].count_free(type), rack);
   }
-  std::ranges::stable_sort(order, std::greater(), [&](int rack) { return racks_[index(rack)].count_free(type); });
   Placement all;
-  for (const int rack : order) {
-    const std::vector<int> nodes = usable(racks_[index(rack)], reserve, type);
+  for (; !racks.empty(); racks.pop()) {
+    std::vector<int> nodes = usable(racks_[index(racks.top().second)], reserve, type);
     const int there =
         std::transform_reduce(nodes.begin(), nodes.end(), 0, std::plus<>(), [&](int node) { return free_on(node); });
     const int taken = std::min(workers, there);
     if (taken == 0) continue;
-    for (const Part& part : fill(nodes, taken)) all.push_back(part);
+    for (const Part& part : fill(std::move(nodes), taken)) all.push_back(part);
     workers -= taken;
     if (workers == 0) break;
   }
