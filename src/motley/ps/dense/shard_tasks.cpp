@@ -44,10 +44,10 @@ class ShardTask : public AggregationTask {
     net::Connection& channel = *channels_[rank];
     Result<bool> moved = false;
     if (job_->in_memory()) {
-      // Only bells come, whose ringing has had its effect.
-      auto bell = channel.try_receive();
-      while (bell && *bell) bell = channel.try_receive();
-      if (!bell) moved = fail(bell.error());
+      // Only wakeups come, and the core is awake.
+      auto wakeup = channel.try_receive();
+      while (wakeup && *wakeup) wakeup = channel.try_receive();
+      if (!wakeup) moved = fail(wakeup.error());
     } else {
       moved = channel.progress();
     }
