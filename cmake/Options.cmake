@@ -26,6 +26,8 @@ endif()
 add_library(motley_flags INTERFACE)
 set(motley_warnings -Wall -Wextra -Werror -Wno-missing-field-initializers)
 target_compile_options(motley_flags INTERFACE "$<BUILD_INTERFACE:${motley_warnings}>" -ffp-contract=off)
+# Programs and the Python package are linked of the same objects, so that nothing is compiled twice.
+target_compile_options(motley_flags INTERFACE -fPIC -fno-semantic-interposition)
 target_include_directories(motley_flags INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src> $<INSTALL_INTERFACE:include>)
 target_compile_features(motley_flags INTERFACE cxx_std_20)
 # clang 19 deprecates std::get_temporary_buffer, which the stable_sort of GCC 12's library uses.
