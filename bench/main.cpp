@@ -73,7 +73,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"sparse", sparse_rows},
         {"sparse-network", sparse_net_rows}}},
       {"ps-ablation", {{"all", ps_ablation_bench}}},
-      {"python", {{"speeds", python_speeds}, {"pinned", python_pinned}, {"overhead", python_overhead}}},
+      {"python", {{"speeds", python_speeds}, {"pinned", python_pinned}, {"overhead", python_overhead}, {"equality", python_equality}}},
       {"schedule",
        {{"anchors", schedule_anchors},
         {"speed", schedule_speed},

@@ -33,4 +33,8 @@ Result<std::vector<BenchRow>> python_overhead(const BenchOptions& options) {
   return run_script(options, "overhead.py");
 }
 
+Result<std::vector<BenchRow>> python_equality(const BenchOptions& options) {
+  return run_script(options, "equality.py");
+}
+
 }  // namespace motley::bench

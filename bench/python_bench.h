@@ -12,5 +12,7 @@ Result<std::vector<BenchRow>> python_speeds(const BenchOptions& options);
 Result<std::vector<BenchRow>> python_pinned(const BenchOptions& options);
 // What the package costs where all ranks are equally fast.
 Result<std::vector<BenchRow>> python_overhead(const BenchOptions& options);
+// How far training is from one process that computes each batch whole.
+Result<std::vector<BenchRow>> python_equality(const BenchOptions& options);
 
 }  // namespace motley::bench

@@ -13,15 +13,19 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.utils.data
 
 from . import _motley
 from ._ranks import PendingNumbers, Ranks
+from ._run_directory import RunDirectory
 
 _UNWEIGHTED = (
     "ranks get unequal parts of the batch, but their gradients are averaged as if the parts were equal: call "
@@ -40,6 +44,7 @@ class _Step:
     """A step as it is laid out."""
 
     number: int
+    epoch: int
     split: list[int]  # samples of each rank
     after: tuple[int, int]  # epoch and cursor once it is done
 
@@ -93,6 +98,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         process_group: whose ranks share a batch; all by default.
         writer: where the split and the waits of each step are written, by rank 0: a TensorBoard ``SummaryWriter``, or a
             W&B run.
+        run_directory: a new folder in which rank 0 keeps what each step took, as docs/reference/run-directory.md has it, and at
+            the end a page of it, ``report.html``. Where the loader goes on from a state, the folder of that run.
         **arguments: those of ``torch.utils.data.DataLoader``: ``num_workers``, ``collate_fn``, ``pin_memory``, and so on.
 
     Attributes (of what was yielded last):
@@ -114,7 +121,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                  seed: int = 0, drop_last: bool = False, batch_split: str | Sequence[float] = "dynamic",
                  gradient_accumulation_steps: int = 1, micro_batch_size: int | None = None,
                  min_local_batch_size: int | None = None, max_local_batch_size: int | None = None,
-                 process_group: torch.distributed.ProcessGroup | None = None, writer: Any = None, **arguments: Any) -> None:
+                 process_group: torch.distributed.ProcessGroup | None = None, writer: Any = None,
+                 run_directory: str | os.PathLike[str] | None = None, **arguments: Any) -> None:
         for name, sentence in _REFUSED.items():
             if arguments.get(name) is not None:
                 raise ValueError(sentence)
@@ -145,10 +153,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         for name, bound in (("min_local_batch_size", self._minimum), ("max_local_batch_size", self._maximum)):
             if bound is not None:
                 _check_integer(name, bound, 0 if name[1] == "i" else 1)
-        self._group, self._writer = process_group, writer
+        self._group, self._writer, self._folder = process_group, writer, run_directory
 
         self._ranks: Any = None  # Ranks, from the first pass on
         self._splitter: Any = None
+        self._run: RunDirectory | None = None
         self._saved_split: str | None = None
         self._ahead = 0
         self._epoch, self._cursor, self._number = 0, 0, 0  # of the step that comes next
@@ -159,7 +168,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._is_weighed = False
         self._was_unequal = False
         self._measures = False  # whether the ranks tell each other how long steps took
-        self._began = 0.0
+        self._began, self._loading = 0.0, 0.0  # when the step began, and how long it has loaded
+        self._losses = math.nan  # sum of the step's, where the script tells them
         self._pass = (0, 0)  # number and cursor of its first step
         self._yielded = 0  # samples of the batch yielded last
 
@@ -182,6 +192,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """The mean over all samples of the batch, of a value that is the mean over this rank's. Waits for all ranks."""
         sums: list[float] = self._join().sum([float(value) * self._yielded if self._yielded else 0.0, self._yielded])
         return sums[0] / sums[1]
+
+    def record(self, loss: torch.Tensor | float) -> None:
+        """Tells the run directory the mean loss over the samples yielded last; waits for the device where that is a GPU."""
+        if self._yielded:
+            told = float(loss) * self._yielded
+            self._losses = told if math.isnan(self._losses) else self._losses + told
 
     def set_epoch(self, epoch: int) -> None:
         """Begins the next pass with the order of this epoch; without it, passes count up. Ignored just after
@@ -249,8 +265,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     self._decide(self._number + self._ahead)
                     if done and measured:
                         sent = (done, self._ranks.start_gather(measured))
-                    self._began = time.monotonic()
+                    self._began, self._loading, self._losses = time.monotonic(), 0.0, math.nan
+                    asked = self._began
                 batch = next(batches, _END)
+                self._loading += time.monotonic() - asked
                 if batch is _END:
                     break
                 done = self._hand_out(self._drawn.popleft())
@@ -282,7 +300,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._was_unequal = is_unequal
 
     def _measure(self, asked: float) -> list[float] | None:
-        """Of the step that ended: this rank's samples, its seconds without waiting for others, and the rest."""
+        """Of the step that ended: this rank's samples, its seconds without waiting for others, the rest of the step, the seconds of
+        loading, and the sum of losses."""
         if not self._measures:
             return None
         finished = max((weight.finished for weight in self._weights), default=0.0)
@@ -290,15 +309,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         seconds = finished - self._began
         for weight in self._weights:
             seconds = max(seconds, weight.device_seconds())
-        return [float(self.samples), seconds, max(0.0, asked - self._began - seconds)]
+        losses = 0.0 if not self.samples else self._losses
+        return [float(self.samples), seconds, max(0.0, asked - self._began - seconds), min(self._loading, seconds), losses]
 
     def _learn(self, step: _Step, pending: PendingNumbers) -> None:
-        measured = [(int(samples), seconds, wait) for samples, seconds, wait in pending.wait()]
+        measured = pending.wait()
         planned = [count * self._counted for count in self._splitter.shares]
         if self._policy == "dynamic" and step.split == planned:
-            self._splitter.observe(step.number, [(samples // self._counted, seconds, wait) for samples, seconds, wait in measured])
-        if self._writer is not None and self._ranks.rank == 0:
+            self._splitter.observe(step.number, [(int(samples) // self._counted, seconds, rest) for samples, seconds, rest, *_ in measured])
+        if self._ranks.rank == 0 and self._writer is not None:
             _write(self._writer, step, measured)
+        if self._run is not None:
+            self._run.write_step(step.number, step.epoch, self._policy, step.split, measured, self._splitter.reason)
 
     # ---- Laying out
 
@@ -317,20 +339,33 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             "seed": self._seed, "shuffle": self._shuffle, "drop_last": self._drop_last,
             "gradient_accumulation_steps": self._accumulation, "micro_batch_size": self._micro,
             "batch_split": (self._policy, self._proportions, self._recorded), "position": (self._epoch, self._cursor, self._number),
-            "": (steps_ahead, minimum, maximum, self._writer is not None)})
+            "": (steps_ahead, minimum, maximum, self._writer is not None or self._folder is not None, self._describe())})
         for key in told[0]:
             for rank, other in enumerate(told):
                 if key and other[key] != told[0][key]:
                     raise ValueError(f"ranks differ in {key}: rank 0 has {told[0][key]!r}, rank {rank} has {other[key]!r}")
         self._ahead = max(other[""][0] for other in told)
         self._measures = ranks.count > 1 and (self._policy == "dynamic" or any(other[""][3] for other in told))
-        limits = [(-(-low // self._counted), high // self._counted) for _, low, high, _ in (other[""] for other in told)]
+        limits = [(-(-low // self._counted), high // self._counted) for _, low, high, *_ in (other[""] for other in told)]
         self._splitter = _motley.BatchSplitter(
             self._policy, self._batch // self._counted, limits, self._proportions, self._recorded, self._recorded_name)
         if self._saved_split is not None:
             self._splitter.restore(self._saved_split)
+        if self._folder is not None and ranks.rank == 0:
+            self._run = RunDirectory(
+                self._folder, [other[""][-1] for other in told], resumed_at=self._number if self._resumes else None,
+                gradient_sync=dist.get_backend(self._group) if ranks.count > 1 else "", global_batch_size=self._batch,
+                training_samples=self._size)
         self._ranks = ranks
         return ranks
+
+    def _describe(self) -> dict[str, Any]:
+        """This rank, as a run directory has it."""
+        device = next((weight.device for weight in self._weights), torch.device("cpu"))
+        speed = os.environ.get("MOTLEY_EMULATED_SPEED")
+        return {"name": f"{socket.gethostname()} {os.getpid()}",
+                "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+                "emulated": f"relative speed {speed}" if speed else None}
 
     def _window(self, cursor: int) -> int:
         """Samples of the step that begins there; 0 at the end of the epoch."""
@@ -356,7 +391,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             split = self._decided.pop(step)
             mine, begin = split[rank], cursor + sum(split[:rank])
             end = cursor + window
-            laid_out = _Step(step, split, (epoch, end) if self._window(end) else (epoch + 1, 0))
+            laid_out = _Step(step, epoch, split, (epoch, end) if self._window(end) else (epoch + 1, 0))
             count = max(1, mine // self._micro) if self._micro else self._accumulation
             each = mine // count
             for micro in range(count):
@@ -421,9 +456,9 @@ def _read_policy(batch_split: Any) -> tuple[str, list[float], str, str]:
                      "rank, is accepted")
 
 
-def _write(writer: Any, step: _Step, measured: list[tuple[int, float, float]]) -> None:
+def _write(writer: Any, step: _Step, measured: list[list[float]]) -> None:
     names = [f"rank {rank}" for rank in range(len(measured))]
-    waits = [wait / (seconds + wait) if seconds + wait else 0.0 for _, seconds, wait in measured]
+    waits = [rest / (seconds + rest) if seconds + rest else 0.0 for _, seconds, rest, *_ in measured]
     groups: dict[str, list[Any]] = {"motley/local_batch_size": step.split, "motley/wait_fraction": waits}
     if hasattr(writer, "add_scalar"):
         for group, values in groups.items():

@@ -1,4 +1,5 @@
 """motley.DataLoader and motley.weight_gradients against one process that computes each whole batch by itself."""
+import collections
 import copy
 import itertools
 import json
@@ -137,7 +138,25 @@ def random_splits(steps, batch, size, ranks, unit=1, seed=7):
     return "\n".join(lines)
 
 
+def whole_steps(results):
+    """The samples of each step, of all ranks together."""
+    return [sorted(itertools.chain(*parts)) for parts in zip(*(result["used"] for result in results))]
+
+
+def count_lost_or_doubled(steps):
+    """In one pass over the data."""
+    times = collections.Counter(itertools.chain(*steps))
+    return sum(abs(times[sample] - 1) for sample in range(SAMPLES))
+
+
+def largest_difference(results, expected):
+    """Of any rank's weights, as a part of the largest weight."""
+    return max(((result["weights"] - expected).abs().max() / expected.abs().max()).item() for result in results)
+
+
 class Equality(RanksTest):
+    """Also what bench/python/equality.py measures."""
+
     count = 3
 
     def recorded(self, *arguments, **named):
@@ -145,17 +164,28 @@ class Equality(RanksTest):
         file.write_text(random_splits(*arguments, **named))
         return f"replay:{file}"
 
-    def check(self, options, how, passes=2):
+    def compare(self, options, how, passes=2):
+        """Trains on all ranks, and the same steps in one process: the largest relative difference of weights, and how many samples
+        were lost or doubled."""
         results = self.on_ranks(train, options, how, passes)
-        steps = [sorted(itertools.chain(*parts)) for parts in zip(*(result["used"] for result in results))]
+        steps = whole_steps(results)
         self.assertGreater(len({tuple(split) for split in results[0]["splits"]}), 1)
         per_pass = len(steps) // passes
-        for begin in range(0, len(steps), per_pass):  # each sample once a pass
-            self.assertEqual(sorted(itertools.chain(*steps[begin:begin + per_pass])), list(range(SAMPLES)))
-        expected = train_alone(steps)
-        for result in results:
-            error = ((result["weights"] - expected).abs().max() / expected.abs().max()).item()
-            self.assertLess(error, 1e-12)
+        lost = sum(count_lost_or_doubled(steps[begin:begin + per_pass]) for begin in range(0, len(steps), per_pass))
+        return largest_difference(results, train_alone(steps)), lost
+
+    def compare_resumed(self):
+        """Likewise, where three ranks train for four steps and two go on."""
+        first = self.on_ranks(train, {"global_batch_size": 24, "batch_split": [3, 2, 1]}, "hook", 1, None, 4)
+        self.assertEqual(first[0]["state"]["loader"], first[2]["state"]["loader"])
+        rest = self.on_ranks(train, {"global_batch_size": 24, "batch_split": [1, 3]}, "hook", 1, first[0]["state"], None, 2)[:2]
+        steps = whole_steps(first) + whole_steps(rest)
+        return largest_difference(rest, train_alone(steps)), count_lost_or_doubled(steps)
+
+    def check(self, options, how, passes=2):
+        error, lost = self.compare(options, how, passes)
+        self.assertEqual(lost, 0)
+        self.assertLess(error, 1e-12)
 
     def test_random_splits(self):
         self.check({"global_batch_size": 24, "batch_split": self.recorded(18, 24, SAMPLES, 3)}, "hook")
@@ -189,13 +219,8 @@ class Equality(RanksTest):
             self.assertEqual(sorted(samples), list(range(SAMPLES)))
 
     def test_resuming_on_fewer_ranks_uses_each_sample_once(self):
-        first = self.on_ranks(train, {"global_batch_size": 24, "batch_split": [3, 2, 1]}, "hook", 1, None, 4)
-        self.assertEqual(first[0]["state"]["loader"], first[2]["state"]["loader"])
-        rest = self.on_ranks(train, {"global_batch_size": 24, "batch_split": [1, 3]}, "hook", 1, first[0]["state"], None, 2)
-        steps = [sorted(itertools.chain(*parts)) for parts in zip(*(result["used"] for result in first))]
-        steps += [sorted(itertools.chain(*parts)) for parts in zip(*(result["used"] for result in rest[:2]))]
-        self.assertEqual(sorted(itertools.chain(*steps)), list(range(SAMPLES)))
-        error = ((rest[0]["weights"] - train_alone(steps)).abs().max() / rest[0]["weights"].abs().max()).item()
+        error, lost = self.compare_resumed()
+        self.assertEqual(lost, 0)
         self.assertLess(error, 1e-12)
 
     def test_running_statistics_are_those_of_all_samples(self):
@@ -212,6 +237,13 @@ class Equality(RanksTest):
             torch.testing.assert_close(mean, alone.layers[1].running_mean, rtol=1e-12, atol=1e-15)
             torch.testing.assert_close(variance, alone.layers[1].running_var, rtol=0.1 / min(samples), atol=0)
 
+    def test_mixed_precision_and_compiled_models(self):
+        """Under autocast, with a GradScaler that skips a step, and compiled: as one process with the same settings."""
+        for how, tolerance in (("autocast", 1e-2), ("scaler", 1e-12), ("compiled", 1e-12)):
+            with self.subTest(how):
+                results = self.on_ranks(train_with, how, self.recorded(9, 24, SAMPLES, 3))
+                self.assertLess(largest_difference(results, train_alone_with(how, whole_steps(results))), tolerance)
+
     def test_before_the_first_batch_gradients_are_averaged(self):
         for weighted, plain in self.on_ranks(train_before_loading):
             torch.testing.assert_close(weighted, plain, rtol=1e-12, atol=0)
@@ -224,10 +256,7 @@ class Equality(RanksTest):
         for train_so in (train_with_hook, train_on_own_batches):
             with self.subTest(train_so.__name__):
                 results = self.on_ranks(train_so, self.recorded(9, 24, SAMPLES, 3))
-                steps = [sorted(itertools.chain(*parts)) for parts in zip(*(result["used"] for result in results))]
-                expected = train_alone(steps)
-                for result in results:
-                    self.assertLess(((result["weights"] - expected).abs().max() / expected.abs().max()).item(), 1e-12)
+                self.assertLess(largest_difference(results, train_alone(whole_steps(results))), 1e-12)
 
 
 def train_drawing_ahead(passes):
@@ -252,6 +281,50 @@ def train_batch_norm(recorded):
         return (norm.running_mean, norm.running_var, [part[0] for part in parts], list(loader.split),
                 list(itertools.chain(*(part[1] for part in parts))))
     raise AssertionError("no step gave every rank two samples")
+
+
+STEP_THAT_OVERFLOWS = 3
+
+
+def run_steps(how, net, batches):
+    """Trains on (inputs, targets, whether this is the step that overflows); the weights at the end."""
+    model = torch.compile(net, backend="aot_eager") if how == "compiled" else net
+    # AdamW's first steps are the signs of gradients, which rounding to bfloat16 turns where they are near zero.
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1) if how == "autocast" else torch.optim.AdamW(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", enabled=how == "scaler", init_scale=2.0**10)
+    for inputs, targets, overflows in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=how == "autocast"):
+            loss = mean_loss(model, inputs, targets)
+        scaler.scale(loss * float("inf") if overflows and how == "scaler" else loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return weights(net)
+
+
+def train_with(how, recorded):
+    """The samples of each step, and the weights at the end. Only a rank with the most samples sees the overflow: all skip that step."""
+    loader = motley.DataLoader(Data(), 24, batch_split=recorded)
+    net = Net().float() if how == "autocast" else Net()
+    model = motley.weight_gradients(DDP(net), loader)
+    used = []
+
+    def batches():
+        for step, (indices, inputs, targets) in enumerate(loader):
+            used.append(indices.tolist() if loader.samples else [])
+            kind = torch.float32 if how == "autocast" else torch.float64
+            yield inputs.to(kind), targets.to(kind), step == STEP_THAT_OVERFLOWS and loader.split[dist.get_rank()] == max(loader.split)
+
+    trained = run_steps(how, model, batches())
+    return {"used": used, "weights": trained}
+
+
+def train_alone_with(how, steps):
+    net, data = Net(), Data()
+    if how == "autocast":
+        net, data.inputs, data.targets = net.float(), data.inputs.float(), data.targets.float()
+    return run_steps(how, net, ((data.inputs[step], data.targets[step], number == STEP_THAT_OVERFLOWS)
+                                for number, step in enumerate(steps)))
 
 
 def train_before_loading():

@@ -1,0 +1,34 @@
+"""How far training on several ranks is from one process that computes each batch whole, in float64: what tests/python checks,
+as figures."""
+import pathlib
+import sys
+
+from rows import print_rows, row, say
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/python"))
+from data_parallel import SAMPLES, Equality
+
+
+def main():
+    Equality.setUpClass()
+    try:
+        ranks = Equality()
+        splits = {"global_batch_size": 24, "batch_split": ranks.recorded(18, 24, SAMPLES, 3)}
+        accumulated = {"global_batch_size": 28, "gradient_accumulation_steps": 7,
+                       "batch_split": ranks.recorded(16, 28, SAMPLES, 3, unit=7)}
+        errors = {}
+        for how, name in (("hook", "DDP"), ("weigh", "the loss weighed"), ("fsdp", "FSDP2")):
+            errors[name], _ = ranks.compare(splits, how)
+            errors[f"{name}, accumulated"], _ = ranks.compare(accumulated, how)
+        errors["resumed on two of three ranks"], lost = ranks.compare_resumed()
+    finally:
+        Equality.doClassCleanups()
+    for name, error in errors.items():
+        say(f"python: {name}: {error:.1e} from one process")
+    note = "measured; three ranks, random splits, float64, against one process"
+    print_rows([row("float64-equality", "worst_relative_difference", max(errors.values()), "", "less", 1e-12, 0.0, note),
+                row("resume-other-ranks", "samples_lost_or_doubled", lost, "samples", "less", 0, 0.0, note)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The run directory of a script: who trains, and what each step took, as docs/reference/run-directory.md has it.
+
+Rank 0 writes it. When its process ends, the run is marked as ended, with the error that ended it if there was one, and the page is
+written.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import pathlib
+import sys
+import time
+import warnings
+from typing import Any
+
+from . import _motley
+
+Worker = dict[str, Any]  # name, device, emulated
+
+
+class RunDirectory:
+    """A folder that holds one run, written by this process alone.
+
+    Raises:
+        ValueError: the folder holds a run, and this one does not go on with it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], workers: list[Worker], *, resumed_at: int | None, **facts: Any) -> None:
+        self._folder = pathlib.Path(folder)
+        self._reason = ""
+        began = time.time()
+        if (self._folder / "run.json").exists():
+            if resumed_at is None:
+                raise ValueError(f"run_directory is '{self._folder}', which holds a run: another folder is accepted, or this one where "
+                                 "the loader goes on from a state (load_state_dict)")
+            began = json.loads((self._folder / "run.json").read_text())["started"]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._run = {"motley_version": _motley.version, "started": began, "name": self._folder.name, "finished": False,
+                     "workers": [{"rank": rank, **worker} for rank, worker in enumerate(workers)],
+                     "machine": f"{os.cpu_count()} cores", **facts}
+        self._write_run()
+        _cut_torn_line(self._folder / "metrics.jsonl")
+        self._metrics = open(self._folder / "metrics.jsonl", "a", buffering=1, encoding="utf-8")  # each line at once
+        if resumed_at is not None:
+            self._write({"step": resumed_at, "event": "resumed", "text": f"goes on at step {resumed_at}"})
+        atexit.register(self._end)
+
+    def write_step(self, step: int, epoch: int, mode: str, split: list[int], measured: list[list[float]], reason: str) -> None:
+        """Of each rank measured has: samples, seconds until its gradients were complete, the rest of the step, seconds of these in which
+        it loaded, and the sum of losses (nan: not told)."""
+        samples, seconds, rests, loads, losses = (list(column) for column in zip(*measured))
+        loss = sum(losses) / sum(samples)
+        together = min(rests)  # nobody was waited for by the rank that came last
+        line = {"step": step, "epoch": epoch, "loss": loss if math.isfinite(loss) else None,
+                "step_seconds": max(a + b for a, b in zip(seconds, rests)), "mode": mode, "batch_split": split,
+                "compute_seconds": [a - b for a, b in zip(seconds, loads)], "load_seconds": loads,
+                "gradient_sync_seconds": [together] * len(rests), "wait_seconds": [rest - together for rest in rests]}
+        if reason != self._reason:
+            self._reason = line["decision"] = reason
+        self._write(line)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._metrics.write(json.dumps(line | {"time": time.time() - self._run["started"]}, separators=(",", ":")) + "\n")
+
+    def _write_run(self) -> None:
+        aside = self._folder / "run.json.new"
+        with open(aside, "w", encoding="utf-8") as file:
+            json.dump(self._run, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self._folder / "run.json")
+
+    def _end(self) -> None:
+        self._metrics.close()
+        error = getattr(sys, "last_value", None)  # what the interpreter has just printed
+        self._run |= {"finished": True, "exit": "done"}
+        if error is not None:
+            self._run |= {"exit": "interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
+                          "error": f"{type(error).__name__}: {error}"}
+        self._write_run()
+        try:
+            _motley.write_report(str(self._folder))
+        except (RuntimeError, ValueError) as problem:
+            warnings.warn(f"no page for '{self._folder}': {problem}", stacklevel=1)
+
+
+def _cut_torn_line(file: pathlib.Path) -> None:
+    """A run that was killed may have left half a line."""
+    if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):
+        os.truncate(file, text.rfind(b"\n") + 1)
