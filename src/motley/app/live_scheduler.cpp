@@ -7,6 +7,7 @@
 
 #include "motley/app/profiled_job.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/own_program.h"
 #include "motley/scheduling/executors/executors.h"
 #include "motley/scheduling/policies/policies.h"
 
@@ -100,14 +101,16 @@ namespace {
 
 // The command of a job that trains as a job file says.
 std::vector<std::string> make_train_command(const std::string& job_file) {
-  return {"bash",
-          "-c",
-          "exec $MOTLEY_SRUN \"$0\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet --resume=auto "
-          "--overwrite",
-          std::filesystem::read_symlink("/proc/self/exe").string(),
-          "{folder}",
-          std::filesystem::absolute(job_file).string(),
-          "{workers}"};
+  std::vector<std::string> words = {"bash",
+                                    "-c",
+                                    "exec $MOTLEY_SRUN \"${@:4}\" train \"$2\" --run-directory \"$1\" --workers "
+                                    "\"$3\" --quiet --resume=auto --overwrite",
+                                    "motley",
+                                    "{folder}",
+                                    std::filesystem::absolute(job_file).string(),
+                                    "{workers}"};
+  words.insert(words.end(), own_program().command.begin(), own_program().command.end());
+  return words;
 }
 
 // How fast the job is where: as a profile says ("": none), and as TYPE:SPEED do.

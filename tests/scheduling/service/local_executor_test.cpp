@@ -108,7 +108,7 @@ TEST_F(LocalExecutorTest, ACommandThatIsNotThereEndsAsInAShell) {
 }
 
 TEST_F(LocalExecutorTest, TheWrapperIsLookedForBesideTheProgram) {
-  const auto missing = find_wrapper(folder_.path / "motley");
+  const auto missing = find_wrapper(folder_.path);
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(missing.error().message, ::testing::HasSubstr((folder_.path / "motley-run-attempt").string()));

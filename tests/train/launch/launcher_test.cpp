@@ -22,7 +22,7 @@ class LauncherTest : public ::testing::Test {
 
   Status launch(const std::string& script, std::optional<Deadline> deadline = std::nullopt) const {
     LaunchOptions options;
-    options.motley = "/bin/bash";
+    options.program = {"/bin/bash"};
     options.worker_arguments = {"-c", script};
     options.workers = 2;
     options.quiet = true;

@@ -11,10 +11,8 @@
 
 namespace motley::scheduling {
 
-Result<std::string> find_wrapper(const std::filesystem::path& program) {
-  std::error_code ignored;
-  const std::filesystem::path file =
-      std::filesystem::weakly_canonical(program, ignored).replace_filename("motley-run-attempt");
+Result<std::string> find_wrapper(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "motley-run-attempt";
   if (::access(file.c_str(), X_OK) == 0) return file.string();
   return fail(ErrorCode::kUnavailable,
               "cannot run jobs: there is no program '{}'; accepted: motley-run-attempt in the folder of this program, "

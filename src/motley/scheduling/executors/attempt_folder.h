@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/os/own_program.h"
 #include "motley/base/result.h"
 #include "motley/scheduling/service/executor.h"
 
@@ -18,7 +19,7 @@ namespace motley::scheduling {
 
 // motley-run-attempt, which is built and installed beside the programs that need it, such as this one. Errors:
 // kUnavailable where it is not there.
-Result<std::string> find_wrapper(const std::filesystem::path& program = "/proc/self/exe");
+Result<std::string> find_wrapper(const std::filesystem::path& folder = own_program().folder);
 // The attempt's command under the wrapper. In a batch job of Slurm it does more (motley_run_attempt.cpp).
 std::vector<std::string> wrapped_command(const std::string& wrapper, const Attempt& attempt, bool is_batch_job);
 

@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "motley/base/os/file.h"
+#include "motley/base/os/own_program.h"
 #include "motley/ps/protocol/server_protocol.h"
 #include "motley/train/job/job_data.h"
 #include "motley/train/job/servers.h"
@@ -91,7 +92,7 @@ Result<Job> prepare_job(Job job) {
 
 Status launch_job(const Job& job, const RunDirectory& run, bool resume, LaunchOptions options) {
   MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
-  options.motley = std::filesystem::read_symlink("/proc/self/exe");
+  options.program = own_program().command;
   options.workers = static_cast<int>(job.execution.workers);
   options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
   if (resume) options.worker_arguments.push_back("--resume");

@@ -82,7 +82,7 @@ std::string launcher_variable() {
   return fmt::format("MOTLEY_LAUNCHER={}", ::getpid());
 }
 
-Status start_worker(Worker& worker, const std::filesystem::path& motley, std::vector<std::string> arguments,
+Status start_worker(Worker& worker, std::vector<std::string> command, const std::vector<std::string>& arguments,
                     const std::filesystem::path& log, const std::vector<std::string>& environment,
                     const sigset_t& former_mask) {
   worker.log.open(log, std::ios::app);
@@ -103,22 +103,22 @@ Status start_worker(Worker& worker, const std::filesystem::path& motley, std::ve
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setsigmask(&attributes, &former_mask);
 
-  arguments.insert(arguments.begin(), motley.string());
+  command.insert(command.end(), arguments.begin(), arguments.end());
   const auto pointers = [](const std::vector<std::string>& texts) {
     std::vector<char*> list;
     for (const std::string& text : texts) list.push_back(const_cast<char*>(text.c_str()));
     list.push_back(nullptr);
     return list;
   };
-  const int problem = ::posix_spawn(&worker.process, motley.c_str(), &actions, &attributes, pointers(arguments).data(),
-                                    pointers(environment).data());
+  const int problem = ::posix_spawn(&worker.process, command[0].c_str(), &actions, &attributes,
+                                    pointers(command).data(), pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   ::close(pipe_ends[1]);
   if (problem != 0) {
     ::close(pipe_ends[0]);
     worker.process = -1;
-    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", worker.name(), motley.string(), std::strerror(problem));
+    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", worker.name(), command[0], std::strerror(problem));
   }
   worker.output = pipe_ends[0];
   ::fcntl(worker.output, F_SETFL, O_NONBLOCK);
@@ -303,7 +303,7 @@ class Launch {
     std::filesystem::remove(address_file, ignored);
     std::vector<std::string> arguments = options_.server_arguments;
     arguments.insert(arguments.end(), {"--address-file", address_file.string()});
-    MOTLEY_TRY(start_worker(server_, options_.motley, std::move(arguments), server_log(),
+    MOTLEY_TRY(start_worker(server_, options_.program, arguments, server_log(),
                             environment_with({launcher_variable(), token}), signals_.former_mask()));
     MOTLEY_ASSIGN(const std::string address, wait_for_address(address_file));
     variables_.insert(variables_.end(), {fmt::format("{}={}", kServersVariable, address), token});
@@ -340,7 +340,7 @@ class Launch {
       std::vector<std::string> variables = variables_;
       variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
                                          fmt::format("MOTLEY_SIZE={}", options_.workers), "MOTLEY_PROGRESS=marked"});
-      MOTLEY_TRY(start_worker(worker, options_.motley, options_.worker_arguments, run_.log_file(rank),
+      MOTLEY_TRY(start_worker(worker, options_.program, options_.worker_arguments, run_.log_file(rank),
                               environment_with(variables), signals_.former_mask()));
     }
     return {};

@@ -15,8 +15,8 @@
 namespace motley::train {
 
 struct LaunchOptions {
-  std::filesystem::path motley;               // the binary to execute for each worker
-  std::vector<std::string> worker_arguments;  // after the binary's name
+  std::vector<std::string> program;           // what starts each worker
+  std::vector<std::string> worker_arguments;  // after the words of the program
   std::vector<std::string> server_arguments;  // of a parameter server to start first; none: no server
   int workers = 1;
   double grace_seconds = 15;  // how long the others may take to end after the first failure or a stop
