@@ -95,9 +95,11 @@ Result<PlanningData> planning_data(const PlanningInput& input) {
   PlanningData data{.profile = {}, .cluster = {}};
   const bool is_here = input.cluster.empty();
   MOTLEY_ASSIGN(data.cluster,
-                is_here ? cluster::default_cluster(cluster::detect_machine()) : cluster::read_cluster(input.cluster));
+                is_here ? cluster::default_cluster(cluster::detect_machine())
+                        : read_document(input.documents, input.cluster, cluster::parse_cluster, cluster::read_cluster));
   if (!input.profile.empty()) {
-    MOTLEY_ASSIGN(data.profile, model::read_profile(input.profile));
+    MOTLEY_ASSIGN(data.profile,
+                  read_document(input.documents, input.profile, model::parse_profile, model::read_profile));
   } else {
     MOTLEY_ASSIGN(const model::Graph graph, model::table(input.model));
     const std::string file = is_here ? "this machine (see --cluster)" : input.cluster;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/app/documents.h"
 #include "motley/base/result.h"
 #include "motley/planning/cost/problem.h"
 #include "motley/planning/search/planner.h"
@@ -28,6 +29,7 @@ struct PlanningInput {
   double total_samples = 1e9;
   bool recompute = false;
   int max_layers = 64;
+  Documents documents;  // in place of files
 
   static const OptionTable<PlanningInput>& options();
 };

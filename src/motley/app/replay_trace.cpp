@@ -1,6 +1,7 @@
 #include "motley/app/replay_trace.h"
 
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "motley/app/profiled_job.h"
 #include "motley/base/units.h"
@@ -91,11 +92,16 @@ Result<Workload> TraceReplay::read() const {
     return fail(ErrorCode::kInvalidInput, "--cluster: is missing; accepted: such as 128, 16x8, or a cluster.yaml");
   }
   MOTLEY_ASSIGN(auto topology, make_topology(question_.topology));
-  MOTLEY_ASSIGN(auto jobs,
-                scheduling::read_trace(question_.trace, {.throughputs = throughputs_ ? &*throughputs_ : nullptr,
-                                                         .device_type = question_.device_type,
-                                                         .types = topology.types,
-                                                         .read_profile = read_profiled_job}));
+  const scheduling::TraceOptions options = {.throughputs = throughputs_ ? &*throughputs_ : nullptr,
+                                            .device_type = question_.device_type,
+                                            .types = topology.types,
+                                            .read_profile = read_profiled_job};
+  MOTLEY_ASSIGN(auto jobs, read_document(
+                               question_.topology.documents, question_.trace,
+                               [&](const std::string& text, const std::string& name) {
+                                 return scheduling::parse_trace(text, name, options);
+                               },
+                               [&](const std::string& file) { return scheduling::read_trace(file, options); }));
   if (jobs.empty()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no jobs; accepted: one or more", question_.trace);
   }
@@ -133,7 +139,7 @@ Result<scheduling::Outcome> TraceReplay::replay(const Workload& workload, const 
                 scheduling::make_policy(policy, {.placement = kPlacementStrategies.at(question_.placement),
                                                  .slot_seconds = workload.slot_seconds,
                                                  .objective = parse_objective(question_.objective)}));
-  scheduling::SimulationOptions options = {.keep_runs = keep_runs, .horizon = workload.horizon};
+  scheduling::SimulationOptions options = {.keep_runs = keep_runs, .horizon = workload.horizon, .stop = question_.stop};
   if (question_.mtbf > 0) {
     options.failures = {.mtbf_seconds = question_.mtbf,
                         .mttr_seconds = question_.mttr,
@@ -143,6 +149,15 @@ Result<scheduling::Outcome> TraceReplay::replay(const Workload& workload, const 
   auto outcome = scheduling::simulate(workload.jobs, workload.topology, *made, options);
   if (!outcome) return fail(outcome.error().within(workload.name));
   return outcome;
+}
+
+Result<std::vector<scheduling::PolicyOutcome>> TraceReplay::replay(const Workload& workload, bool keep_runs) const {
+  std::vector<scheduling::PolicyOutcome> outcomes;
+  for (const std::string& policy : policies_) {
+    MOTLEY_ASSIGN(scheduling::Outcome outcome, replay(workload, policy, keep_runs));
+    outcomes.push_back({policy, std::move(outcome)});
+  }
+  return outcomes;
 }
 
 Result<std::vector<PolicyEstimates>> TraceReplay::repeat(int repetitions) {
@@ -175,6 +190,50 @@ Result<std::vector<PolicyEstimates>> TraceReplay::repeat(int repetitions) {
                          estimate(samples.worst), estimate(samples.percent_of_bound)});
   }
   return estimates;
+}
+
+std::string to_json(const Workload& workload, const std::vector<scheduling::PolicyOutcome>& outcomes) {
+  nlohmann::ordered_json json = {{"trace", workload.name},
+                                 {"jobs", workload.jobs.size()},
+                                 {"nodes", workload.topology.nodes.size()},
+                                 {"devices", workload.topology.devices()}};
+  for (const auto& [policy, outcome] : outcomes) {
+    const scheduling::Completion completion = scheduling::compute_completion(workload.jobs, outcome);
+    const scheduling::Fairness fairness = scheduling::compute_fairness(workload.jobs, workload.topology, outcome);
+    int restarts = 0, failures = 0;
+    for (const scheduling::JobOutcome& job : outcome.jobs) {
+      restarts += job.restarts;
+      failures += job.failures;
+    }
+    json["policies"].push_back({{"policy", policy},
+                                {"mean_completion_seconds", completion.mean},
+                                {"median_completion_seconds", completion.median},
+                                {"p99_completion_seconds", completion.p99},
+                                {"makespan_seconds", outcome.end - outcome.begin},
+                                {"utilisation", outcome.utilisation},
+                                {"utility", outcome.utility},
+                                {"unfair_fraction", fairness.unfair},
+                                {"worst_fairness", fairness.worst},
+                                {"restarts", restarts},
+                                {"failures", failures},
+                                {"lost_device_seconds", outcome.lost_device_seconds},
+                                {"decisions", outcome.decisions}});
+  }
+  return json.dump(2) + "\n";
+}
+
+std::string to_csv(const Workload& workload, const std::vector<scheduling::PolicyOutcome>& outcomes) {
+  std::string text =
+      "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts,failures\n";
+  for (const auto& [policy, outcome] : outcomes) {
+    for (std::size_t i = 0; i < workload.jobs.size(); ++i) {
+      const scheduling::Job& job = workload.jobs[i];
+      const scheduling::JobOutcome& its = outcome.jobs[i];
+      text += fmt::format("{},{},{},{},{},{},{},{},{}\n", policy, job.name, job.workers, job.duration, job.arrival,
+                          its.started, its.finished, its.restarts, its.failures);
+    }
+  }
+  return text;
 }
 
 }  // namespace motley::app

@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,9 @@ struct TraceQuestion {
   double checkpoint_interval = scheduling::Failures().checkpoint_interval_seconds;
   bool elastic = false;
   std::uint64_t seed = 0;
+  std::stop_token stop;
 
-  static const OptionTable<TraceQuestion>& options();  // but for the trace
+  static const OptionTable<TraceQuestion>& options();  // but for the trace and the stop
 };
 
 // What is replayed, changed as the question asks for.
@@ -59,12 +61,13 @@ class TraceReplay {
 
   const std::vector<std::string>& policies() const { return policies_; }
   Result<Workload> make_workload(std::uint64_t seed);
-  // With `keep_runs` the outcome has what a page draws.
-  Result<scheduling::Outcome> replay(const Workload& workload, const std::string& policy, bool keep_runs) const;
+  // Under each of the policies. With `keep_runs` the outcomes have what a page draws.
+  Result<std::vector<scheduling::PolicyOutcome>> replay(const Workload& workload, bool keep_runs) const;
   // With so many seeds, from the question's on, of workloads in which something is random.
   Result<std::vector<PolicyEstimates>> repeat(int repetitions);
 
  private:
+  Result<scheduling::Outcome> replay(const Workload& workload, const std::string& policy, bool keep_runs) const;
   Result<std::optional<Workload>> draw(std::uint64_t seed) const;
   Result<Workload> read() const;
 
@@ -73,5 +76,9 @@ class TraceReplay {
   std::optional<scheduling::Throughputs> throughputs_;
   std::optional<Workload> recording_;
 };
+
+// For programs: the figures of each policy, and a line a policy and job.
+std::string to_json(const Workload& workload, const std::vector<scheduling::PolicyOutcome>& outcomes);
+std::string to_csv(const Workload& workload, const std::vector<scheduling::PolicyOutcome>& outcomes);
 
 }  // namespace motley::app

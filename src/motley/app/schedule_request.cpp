@@ -56,8 +56,10 @@ scheduling::ClusterTopology make_topology(const cluster::Cluster& cluster) {
 Result<scheduling::ClusterTopology> make_topology(const ClusterRequest& request,
                                                   scheduling::ClusterTopology otherwise) {
   scheduling::ClusterTopology topology = std::move(otherwise);
-  if (request.cluster.ends_with(".yaml") || request.cluster.ends_with(".yml")) {
-    MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(request.cluster));
+  if (request.cluster.ends_with(".yaml") || request.cluster.ends_with(".yml") ||
+      request.documents.contains(request.cluster)) {
+    MOTLEY_ASSIGN(const cluster::Cluster cluster,
+                  read_document(request.documents, request.cluster, cluster::parse_cluster, cluster::read_cluster));
     topology = make_topology(cluster);
     if (topology.devices() == 0) {
       return fail(ErrorCode::kInvalidInput, "{}: has no nodes with devices; accepted: one or more", request.cluster);

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "motley/app/documents.h"
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
 #include "motley/scheduling/simulator/policy.h"
@@ -20,6 +21,7 @@ struct ClusterRequest {
   std::string cluster;              // a description such as 16x8/4, or a cluster.yaml; "": none
   double intra_node_bandwidth = 0;  // bytes per second; 0: as the cluster file has it, else no limit
   double inter_node_bandwidth = 0;  // likewise
+  Documents documents;              // in place of files
 
   static const OptionTable<ClusterRequest>& options();
 };

@@ -1,6 +1,7 @@
 #include "motley/app/simulate_plan.h"
 
 #include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "motley/app/planning_input.h"
 #include "motley/model/tables.h"
@@ -54,11 +55,12 @@ const OptionTable<StepQuestion>& StepQuestion::options() {
 Result<SimulatedStep> simulate_plan(const StepQuestion& question) {
   SimulatedStep step;
   planning::Plan& plan = step.plan;
-  MOTLEY_ASSIGN(plan, planning::read_plan(question.plan));
-  MOTLEY_ASSIGN(
-      const PlanningData data,
-      planning_data(
-          {.profile = question.profile, .model = question.model, .cluster = question.cluster, .batch = plan.batch}));
+  MOTLEY_ASSIGN(plan, read_document(question.documents, question.plan, planning::parse_plan, planning::read_plan));
+  MOTLEY_ASSIGN(const PlanningData data, planning_data({.profile = question.profile,
+                                                        .model = question.model,
+                                                        .cluster = question.cluster,
+                                                        .batch = plan.batch,
+                                                        .documents = question.documents}));
   plan.batch = question.batch > 0 ? question.batch : plan.batch;
   plan.micro_batches = question.micro_batches > 0 ? question.micro_batches : plan.micro_batches;
   if (question.batch > 0 || question.micro_batches > 0) {
@@ -79,6 +81,32 @@ Result<SimulatedStep> simulate_plan(const StepQuestion& question) {
   if (!timeline) return fail(timeline.error().within(question.plan));
   step.timeline = std::move(*timeline);
   return step;
+}
+
+std::string to_json(const SimulatedStep& step) {
+  const auto& [plan, timeline] = step;
+  const planning::Path& path = timeline.critical;
+  nlohmann::ordered_json json = {{"model", plan.model},
+                                 {"global_batch_size", plan.batch},
+                                 {"micro_batches", plan.micro_batches},
+                                 {"pipeline_schedule", planning::to_string(plan.schedule)},
+                                 {"step_seconds", timeline.step_seconds},
+                                 {"throughput", static_cast<double>(plan.batch) / timeline.step_seconds},
+                                 {"communication_fraction", timeline.communication_fraction},
+                                 {"critical_path",
+                                  {{"forward_seconds", path.forward},
+                                   {"backward_seconds", path.backward},
+                                   {"transfer_seconds", path.transfer},
+                                   {"gradient_sync_seconds", path.gradient_sync},
+                                   {"optimizer_seconds", path.update}}}};
+  for (const planning::Device& device : timeline.devices) {
+    json["devices"].push_back({{"stage", device.stage},
+                               {"replica", device.replica},
+                               {"type", device.type},
+                               {"busy_seconds", device.busy_seconds},
+                               {"bubble_fraction", device.bubble_fraction}});
+  }
+  return json.dump(2) + "\n";
 }
 
 }  // namespace motley::app

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/app/documents.h"
 #include "motley/planning/simulate/simulate.h"
 #include "motley/serial/options.h"
 
@@ -20,8 +21,9 @@ struct StepQuestion {
   std::uint64_t seed = 0;               // of the jitter
   bool dedicated_links = false;         // of each stage to its neighbours
   bool keep_events = false;             // in the timeline
+  Documents documents;                  // in place of files
 
-  static const OptionTable<StepQuestion>& options();  // but for keep_events
+  static const OptionTable<StepQuestion>& options();  // but for keep_events and documents
 };
 
 struct SimulatedStep {
@@ -31,5 +33,8 @@ struct SimulatedStep {
 // Errors: those of the files; kInvalidInput for a straggler that is not understood or not there, and a batch that the
 // plan cannot be cut into.
 Result<SimulatedStep> simulate_plan(const StepQuestion& question);
+
+// For programs: the step's time and what it consists of, and each device's part.
+std::string to_json(const SimulatedStep& step);
 
 }  // namespace motley::app

@@ -34,6 +34,7 @@ struct ReplayArguments {
   int repetitions = 1;
   std::string save_trace;
   std::string csv;
+  std::string json;
   std::string page;
 
   static const OptionTable<ReplayArguments>& options() {
@@ -48,27 +49,18 @@ struct ReplayArguments {
         {{"html", kPath, "write a page to this file: figures, charts, and which job ran where"},
          &ReplayArguments::page},
         {{"csv", kPath, "write the outcome of each job to this file"}, &ReplayArguments::csv},
+        {{"json", kPath, "write the figures of each policy to this file"}, &ReplayArguments::json},
     };
     return options;
   }
   // By flag.
   std::vector<std::pair<const char*, std::string>> outputs() const {
-    return {{"--csv", csv}, {"--html", page}, {"--save-trace", save_trace}};
+    return {{"--csv", csv}, {"--json", json}, {"--html", page}, {"--save-trace", save_trace}};
   }
 };
 
 std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
-}
-
-// A line a job and policy.
-void append_csv(const std::string& policy, const std::vector<scheduling::Job>& jobs, const scheduling::Outcome& outcome,
-                std::string& text) {
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    const scheduling::JobOutcome& job = outcome.jobs[i];
-    text += fmt::format("{},{},{},{},{},{},{},{},{}\n", policy, jobs[i].name, jobs[i].workers, jobs[i].duration,
-                        jobs[i].arrival, job.started, job.finished, job.restarts, job.failures);
-  }
 }
 
 bool is_same_file(const std::string& one, const std::string& other) {
@@ -101,18 +93,12 @@ Status replay_once(const ReplayArguments& arguments) {
               workload.jobs.size(), hours(workload.jobs.back().arrival).c_str(), hours(device_seconds).c_str(),
               workload.topology.devices(), workload.topology.nodes.size());
   if (!arguments.save_trace.empty()) MOTLEY_TRY(write_named("trace", arguments.save_trace, workload.format_jobs()));
-  std::vector<report::PolicyOutcome> outcomes;
-  std::string csv =
-      "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts,failures\n";
-  for (const std::string& policy : trace.policies()) {
-    MOTLEY_ASSIGN(auto outcome, trace.replay(workload, policy, !arguments.page.empty()));
-    append_csv(policy, workload.jobs, outcome, csv);
-    outcomes.push_back({policy, std::move(outcome)});
-  }
+  MOTLEY_ASSIGN(const auto outcomes, trace.replay(workload, !arguments.page.empty()));
   const report::ScheduleView view = {workload.name, workload.jobs,    workload.topology,
                                      outcomes,      workload.horizon, arguments.question.mtbf > 0};
   print_columns(report::schedule_rows(view));
-  if (!arguments.csv.empty()) MOTLEY_TRY(write_named("jobs", arguments.csv, csv));
+  if (!arguments.csv.empty()) MOTLEY_TRY(write_named("jobs", arguments.csv, app::to_csv(workload, outcomes)));
+  if (!arguments.json.empty()) MOTLEY_TRY(write_named("figures", arguments.json, app::to_json(workload, outcomes)));
   if (!arguments.page.empty()) MOTLEY_TRY(write_named("page", arguments.page, report::schedule_page(view)));
   return {};
 }

@@ -149,6 +149,7 @@ Status run_plan(const PlanArguments& arguments) {
 struct SimulateArguments {
   app::StepQuestion question;
   std::string timeline;
+  std::string json;
   std::string page;
 
   static const OptionTable<SimulateArguments>& options() {
@@ -157,62 +158,22 @@ struct SimulateArguments {
         {"", &SimulateArguments::question},
         {{"timeline", kPath, "write the timeline to this file, for Perfetto or chrome://tracing"},
          &SimulateArguments::timeline},
+        {{"json", kPath, "write the step's figures to this file"}, &SimulateArguments::json},
         {{"html", kPath, "write a page that draws the timeline to this file"}, &SimulateArguments::page},
     };
     return options;
   }
 };
 
-// Neighbouring devices of one stage and type that have the same bubble fraction are printed on one line.
-void print_devices(const planning::Timeline& timeline) {
-  const auto& devices = timeline.devices;
-  const auto alike = [](const planning::Device& a, const planning::Device& b) {
-    return a.stage == b.stage && a.type == b.type && std::abs(a.bubble_fraction - b.bubble_fraction) < 5e-4;
-  };
-  for (std::size_t first = 0; first < devices.size();) {
-    std::size_t next = first + 1;
-    while (next < devices.size() && alike(devices[first], devices[next])) ++next;
-    const planning::Device& device = devices[first];
-    const std::string replicas = next - first == 1 ? fmt::format("{}", device.replica)
-                                                   : fmt::format("{} to {}", device.replica, devices[next - 1].replica);
-    std::printf("%s", fmt::format("  stage {:<3} {:<24} computes {:<12} bubble {:.1f} %\n", device.stage,
-                                  device.type + " " + replicas, format_seconds(device.busy_seconds),
-                                  100 * device.bubble_fraction)
-                          .c_str());
-    first = next;
-  }
-}
-
-void print_step(const planning::Plan& plan, const planning::Timeline& timeline) {
-  const double step = timeline.step_seconds;
-  std::string text = fmt::format("{}: {} samples in {} micro-batches through {} stages, {}\n", plan.model, plan.batch,
-                                 plan.micro_batches, plan.stages.size(), planning::to_string(plan.schedule));
-  text += fmt::format("step        {}", format_seconds(step));
-  if (plan.predicted.step_seconds > 0) {
-    text += fmt::format("  (the plan predicts {})", format_seconds(plan.predicted.step_seconds));
-  }
-  text += fmt::format("\nthroughput  {} samples/s\n", format_number(static_cast<double>(plan.batch) / step));
-  text += "time along the critical path\n";
-  const planning::Path& path = timeline.critical;
-  for (const auto& [name, seconds] :
-       {std::pair{"forward", path.forward}, std::pair{"backward", path.backward}, std::pair{"transfers", path.transfer},
-        std::pair{"gradient synchronisation", path.gradient_sync}, std::pair{"optimizer", path.update}}) {
-    if (seconds > 0) {
-      text += fmt::format("  {:<10} {:<12} {:.1f} %\n", name, format_seconds(seconds), 100 * seconds / step);
-    }
-  }
-  std::printf("%sdevices\n", text.c_str());
-  print_devices(timeline);
-}
-
 Status run_simulate(SimulateArguments arguments) {
-  const auto& [question, timeline, page] = arguments;
+  const auto& [question, timeline, json, page] = arguments;
   arguments.question.keep_events = !timeline.empty() || !page.empty();
   MOTLEY_ASSIGN(const app::SimulatedStep step, app::simulate_plan(question));
-  print_step(step.plan, step.timeline);
+  std::printf("%s", report::simulation_text(step.timeline, step.plan).c_str());
   if (!timeline.empty()) {
     MOTLEY_TRY(write_named("trace", timeline, planning::to_chrome_trace(step.timeline, step.plan)));
   }
+  if (!json.empty()) MOTLEY_TRY(write_named("figures", json, app::to_json(step)));
   if (!page.empty()) MOTLEY_TRY(write_named("page", page, report::simulation_page(step.timeline, step.plan)));
   return {};
 }
@@ -303,6 +264,19 @@ void add_train(CLI::App& app, Action& action) {
       ->option_text("or --resume=auto");
   command.get_option("--rank")->needs("--hosts");
   add_job(command, arguments.request.job, "Job file (docs/reference/job.md); with --resume the run's own by default");
+}
+
+// Of the Python package, which answers it before the other commands; the program knows its name.
+void add_launch(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("launch", "Start the ranks of a Python script on this machine");
+  command->footer("Of the Python package: python -m motley launch --help")->prefix_command();
+  command->callback([&action] {
+    action = []() -> Status {
+      return fail(ErrorCode::kInvalidInput,
+                  "launch: starts Python scripts; accepted: python -m motley launch, of the Python package "
+                  "(docs/reference/python.md)");
+    };
+  });
 }
 
 void add_report(CLI::App& app, Action& action) {

@@ -128,6 +128,27 @@ std::string critical_path(const Timeline& timeline) {
                    {{"", segment_bar(segments, timeline.step_seconds, "critical path"), ""}});
 }
 
+// Neighbouring devices of one stage and type that have the same bubble fraction are printed on one line.
+std::string device_lines(const Timeline& timeline) {
+  std::string text;
+  const auto& devices = timeline.devices;
+  const auto alike = [](const planning::Device& a, const planning::Device& b) {
+    return a.stage == b.stage && a.type == b.type && std::abs(a.bubble_fraction - b.bubble_fraction) < 5e-4;
+  };
+  for (std::size_t first = 0; first < devices.size();) {
+    std::size_t next = first + 1;
+    while (next < devices.size() && alike(devices[first], devices[next])) ++next;
+    const planning::Device& device = devices[first];
+    const std::string replicas = next - first == 1 ? fmt::format("{}", device.replica)
+                                                   : fmt::format("{} to {}", device.replica, devices[next - 1].replica);
+    text +=
+        fmt::format("  stage {:<3} {:<24} computes {:<12} bubble {:.1f} %\n", device.stage,
+                    device.type + " " + replicas, format_seconds(device.busy_seconds), 100 * device.bubble_fraction);
+    first = next;
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string plan_timeline(const Timeline& timeline, const planning::Plan& plan) {
@@ -192,6 +213,27 @@ std::string plan_timeline(const Timeline& timeline, const planning::Plan& plan) 
   html += legend(kinds) + critical_path(timeline);
   return card("One step as predicted",
               "Numbers in the bars are micro-batches. What is narrower than can be seen is drawn as one.", html, true);
+}
+
+std::string simulation_text(const Timeline& timeline, const planning::Plan& plan) {
+  const double step = timeline.step_seconds;
+  std::string text = fmt::format("{}: {} samples in {} micro-batches through {} stages, {}\n", plan.model, plan.batch,
+                                 plan.micro_batches, plan.stages.size(), planning::to_string(plan.schedule));
+  text += fmt::format("step        {}", format_seconds(step));
+  if (plan.predicted.step_seconds > 0) {
+    text += fmt::format("  (the plan predicts {})", format_seconds(plan.predicted.step_seconds));
+  }
+  text += fmt::format("\nthroughput  {} samples/s\n", format_number(static_cast<double>(plan.batch) / step));
+  text += "time along the critical path\n";
+  const planning::Path& path = timeline.critical;
+  for (const auto& [name, seconds] :
+       {std::pair{"forward", path.forward}, std::pair{"backward", path.backward}, std::pair{"transfers", path.transfer},
+        std::pair{"gradient synchronisation", path.gradient_sync}, std::pair{"optimizer", path.update}}) {
+    if (seconds > 0) {
+      text += fmt::format("  {:<10} {:<12} {:.1f} %\n", name, format_seconds(seconds), 100 * seconds / step);
+    }
+  }
+  return text + "devices\n" + device_lines(timeline);
 }
 
 std::string simulation_page(const Timeline& timeline, const planning::Plan& plan) {

@@ -15,6 +15,9 @@ std::string plan_page(const planning::FoundPlan& found);
 // with what each of their devices does and what they send; and where the step's time goes. Needs the timeline's events.
 std::string plan_timeline(const planning::Timeline& timeline, const planning::Plan& plan);
 
+// The same step in lines: its time, where that goes, and each device's bubble fraction.
+std::string simulation_text(const planning::Timeline& timeline, const planning::Plan& plan);
+
 // A whole page with that card (motley simulate --html).
 std::string simulation_page(const planning::Timeline& timeline, const planning::Plan& plan);
 

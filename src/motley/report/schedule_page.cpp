@@ -38,7 +38,7 @@ template <class ListChanges>
 std::string chart_over_time(LineChart chart, const ScheduleView& view, double scale, const ListChanges& list_changes) {
   chart.x_label = "hours";
   chart.from_zero = true;
-  for (const PolicyOutcome& one : view.outcomes) {
+  for (const scheduling::PolicyOutcome& one : view.outcomes) {
     Changes changes = list_changes(one.outcome);
     std::ranges::sort(changes);
     Series series{one.policy, static_cast<int>(chart.series.size())};
@@ -95,7 +95,7 @@ std::string completion_chart(const ScheduleView& view) {
                   .y_label = "share of jobs",
                   .percent = true,
                   .from_zero = true};
-  for (const PolicyOutcome& one : view.outcomes) {
+  for (const scheduling::PolicyOutcome& one : view.outcomes) {
     std::vector<double> seconds;
     for (std::size_t i = 0; i < view.jobs.size(); ++i) {
       const double finished = one.outcome.jobs[i].finished;
@@ -120,7 +120,7 @@ std::string trade_off_chart(const ScheduleView& view) {
                   .x_label = "mean hours to completion",
                   .y_label = "times as long, worst job",
                   .from_zero = true};
-  for (const PolicyOutcome& one : view.outcomes) {
+  for (const scheduling::PolicyOutcome& one : view.outcomes) {
     Series series{one.policy, static_cast<int>(chart.series.size()), LineStyle::kMarks};
     series.add(scheduling::compute_completion(view.jobs, one.outcome).mean / 3600,
                scheduling::compute_fairness(view.jobs, view.topology, one.outcome).worst);
@@ -153,7 +153,7 @@ std::vector<int> take_tracks(std::vector<double>& busy_until, int count, double 
 }
 
 // A card of who ran where: on the first nodes, and from the begin on for as long as there are not too many blocks.
-std::string gantt(const ScheduleView& view, const PolicyOutcome& one) {
+std::string gantt(const ScheduleView& view, const scheduling::PolicyOutcome& one) {
   std::vector<std::pair<std::string, int>> groups;
   std::vector<int> first_track;
   int tracks = 0;
@@ -231,7 +231,7 @@ Rows node_rows(const scheduling::Controller& controller) {
 Rows schedule_rows(const ScheduleView& view) {
   Rows rows = {{"policy", "mean h", "median h", "p99 h", "makespan h", "busy %", "utility", "unfair %", "worst",
                 "restarts a job", "decisions", "ms each"}};
-  for (const PolicyOutcome& one : view.outcomes) {
+  for (const scheduling::PolicyOutcome& one : view.outcomes) {
     const scheduling::Outcome& outcome = one.outcome;
     const scheduling::Completion completion = scheduling::compute_completion(view.jobs, outcome);
     const scheduling::Fairness fairness = scheduling::compute_fairness(view.jobs, view.topology, outcome);
@@ -276,7 +276,7 @@ std::string schedule_page(const ScheduleView& view) {
                            text_table(rows, numeric), true) +
                       card("Waiting", "", queue_chart(view)) + card("Busy devices", "", busy_chart(view)) +
                       card("Done within", "", completion_chart(view)) + card("Soon or fair", "", trade_off_chart(view));
-  for (const PolicyOutcome& one : view.outcomes) cards += gantt(view, one);
+  for (const scheduling::PolicyOutcome& one : view.outcomes) cards += gantt(view, one);
   return document(
       {.title = "Schedule of " + view.trace,
        .heading = view.trace,

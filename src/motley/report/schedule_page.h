@@ -11,16 +11,11 @@
 
 namespace motley::report {
 
-struct PolicyOutcome {
-  std::string policy;
-  scheduling::Outcome outcome;  // with its runs
-};
-
 struct ScheduleView {
   std::string trace;
   const std::vector<scheduling::Job>& jobs;
   const scheduling::ClusterTopology& topology;
-  const std::vector<PolicyOutcome>& outcomes;
+  const std::vector<scheduling::PolicyOutcome>& outcomes;    // with their runs, for a page
   double horizon = std::numeric_limits<double>::infinity();  // when all ended, whatever was left to do
   bool has_failures = false;                                 // of nodes
 };

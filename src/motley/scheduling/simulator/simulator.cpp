@@ -122,6 +122,7 @@ class Replay {
       outages_.await_failure(static_cast<int>(node), now_);
     }
     while (arrived_count_ < jobs_.size() || !active_.empty()) {
+      if (options_.stop.stop_requested()) return fail(ErrorCode::kInterrupted, "stopped as asked");
       const double next_of_jobs = next_event();
       const double next = std::min(next_of_jobs, outages_.next());
       // A node that comes back may give room to those that wait.

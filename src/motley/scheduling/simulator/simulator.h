@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <stop_token>
+#include <string>
 #include <vector>
 
 #include "motley/base/clock.h"
@@ -42,6 +44,11 @@ struct Outcome {
   double longest_decision_seconds = 0;
 };
 
+struct PolicyOutcome {
+  std::string policy;
+  Outcome outcome;
+};
+
 // Servers that fail at random, each on its own: the time from one's coming back to its next failure is exponentially
 // distributed.
 struct Failures {
@@ -57,6 +64,7 @@ struct SimulationOptions {
   double horizon = std::numeric_limits<double>::infinity();  // when all ends, whatever is left to do
   const Clock* clock = &SteadyClock::instance();             // only tells what decisions take
   Failures failures = {};
+  std::stop_token stop = {};
 };
 
 // Jobs by arrival. At one instant completions come first, then failures, then arrivals, then one decision.
@@ -64,7 +72,8 @@ struct SimulationOptions {
 // Errors: kInvalidInput for a job that asks for more devices than it can have, by name; kInternal where the policy
 // breaks its word: gives devices or bandwidth of uplinks twice, more workers than a job can use or fewer than it can
 // run with, devices on which it cannot run, changes a job that is not there, wants to be woken in the past, or leaves
-// jobs waiting for ever (which it may where devices cost more than the utility of the jobs: then all ends).
+// jobs waiting for ever (which it may where devices cost more than the utility of the jobs: then all ends);
+// kInterrupted after a stop.
 Result<Outcome> simulate(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
                          const SimulationOptions& options = {});
 
