@@ -1,18 +1,30 @@
 # Finds the libraries that Motley stands on; tools/setup installs each of them. A project that uses an installed Motley
 # includes this file, too, by find_package(motley).
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(yaml-cpp REQUIRED)
-find_package(CLI11 REQUIRED)
-find_package(OpenSSL REQUIRED)
-find_package(ZLIB REQUIRED)
-find_package(SQLite3 REQUIRED)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal) # checksums
-pkg_check_modules(HWLOC IMPORTED_TARGET hwloc)
-pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib) # its flags must be those that the library was built with
+set(missing) # Debian's packages of those that are not here
+foreach(pair fmt=libfmt-dev spdlog=libspdlog-dev nlohmann_json=nlohmann-json3-dev yaml-cpp=libyaml-cpp-dev CLI11=libcli11-dev
+             OpenSSL=libssl-dev ZLIB=zlib1g-dev SQLite3=libsqlite3-dev tl-expected=libexpected-dev)
+  string(REPLACE "=" ";" pair ${pair})
+  list(POP_FRONT pair name package)
+  find_package(${name} QUIET)
+  if(NOT ${name}_FOUND)
+    list(APPEND missing ${package})
+  endif()
+endforeach()
+pkg_check_modules(ISAL QUIET IMPORTED_TARGET libisal) # checksums
+pkg_check_modules(HWLOC QUIET IMPORTED_TARGET hwloc)
+pkg_check_modules(HTTPLIB QUIET IMPORTED_TARGET cpp-httplib) # its flags must be those that the library was built with
+if(NOT ISAL_FOUND)
+  list(APPEND missing libisal-dev)
+endif()
+if(NOT HTTPLIB_FOUND)
+  list(APPEND missing libcpp-httplib-dev)
+endif()
+if(missing)
+  list(JOIN missing " " missing)
+  message(FATAL_ERROR "libraries are missing: apt-get install ${missing}; tools/setup installs all that Motley needs")
+endif()
 find_package(RocksDB CONFIG QUIET) # without it sparse tables live in memory only
 if(MOTLEY_BUILD_TESTS)
   find_package(GTest REQUIRED)
@@ -75,5 +87,13 @@ print(';'.join(include_paths()), library_paths()[0], ';'.join(names), torch.__ve
   set(MOTLEY_PYTHON_SUFFIX ${CMAKE_MATCH_7})
   add_library(motley::torch_python INTERFACE IMPORTED GLOBAL)
   target_include_directories(motley::torch_python SYSTEM INTERFACE "${CMAKE_MATCH_6}")
+  # The package finds the other packages' libraries beside itself.
+  set(MOTLEY_PYTHON_RPATH "$ORIGIN/../torch/lib")
+  if(TARGET motley::highs)
+    cmake_path(GET torch_library_folder PARENT_PATH torch_folder)
+    cmake_path(GET torch_folder PARENT_PATH packages)
+    file(RELATIVE_PATH highs_library_folder "${packages}" "${highs_folder}/lib")
+    list(APPEND MOTLEY_PYTHON_RPATH "$ORIGIN/../${highs_library_folder}")
+  endif()
   target_link_libraries(motley::torch_python INTERFACE motley::torch "${torch_library_folder}/libtorch_python.so")
 endif()

@@ -6,6 +6,8 @@ PYBIND11_MODULE(_motley, module) {
   module.attr("version") = MOTLEY_VERSION;
   module.attr("torch_version") = MOTLEY_TORCH_VERSION;
   motley::bind::add_batch_split(module);
+  motley::bind::add_commands(module);
   motley::bind::add_gradient_hook(module);
+  motley::bind::add_planning(module);
   motley::bind::add_process_pacer(module);
 }

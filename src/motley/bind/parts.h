@@ -11,7 +11,9 @@
 namespace motley::bind {
 
 void add_batch_split(pybind11::module_& module);
+void add_commands(pybind11::module_& module);
 void add_gradient_hook(pybind11::module_& module);
+void add_planning(pybind11::module_& module);
 void add_process_pacer(pybind11::module_& module);
 
 [[noreturn]] inline void raise(const Error& error) {
