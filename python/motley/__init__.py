@@ -8,9 +8,23 @@ Three lines of a PyTorch script change::
     model = motley.weight_gradients(DDP(net), loader)
 
 and each batch is split among the ranks by their measured speed, while gradients stay those of the whole batch.
+
+Planning needs no training script::
+
+    profile = motley.estimate("vgg16", "cluster.yaml")
+    print(motley.plan(profile, "cluster.yaml", global_batch_size=256))
 """
 
-import torch
+import os
+import signal
+import sys
+
+# Threads that libraries start at their import take no signals: a command that waits for Ctrl-C blocks it in this thread alone.
+_mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+try:
+    import torch
+finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask)
 
 try:
     from . import _motley
@@ -22,8 +36,14 @@ if torch.__version__.split("+")[0].split(".")[:2] != _motley.torch_version.split
     raise ImportError(f"motley was built for PyTorch {_motley.torch_version}, and this is PyTorch {torch.__version__}. "
                       "Build it for this one, in a clone of Motley: pip install --no-build-isolation .")
 
+_motley.set_own_program([sys.executable, "-m", "motley"], os.path.dirname(__file__))
+
+from ._launch import LaunchError, launch
 from ._loader import DataLoader, Mean
+from ._planning import estimate, plan, schedule, simulate
+from ._results import Plan, Profile, Schedule, Simulation
 from ._weighting import weight_gradients
 
 __version__: str = _motley.version
-__all__ = ["DataLoader", "Mean", "weight_gradients"]
+__all__ = ["DataLoader", "LaunchError", "Mean", "Plan", "Profile", "Schedule", "Simulation", "estimate", "launch", "plan", "schedule",
+           "simulate", "weight_gradients"]

@@ -1,19 +1,21 @@
-"""``python -m motley``: the commands of the package."""
+"""``python -m motley``, or ``motley`` where the package is installed: the commands of the program of that name, in this process, and
+``launch``.
+"""
 
+import signal
 import sys
 
-from . import _launch
-
-_USAGE = """usage: motley launch [--workers N] [--emulated-speeds S,S,...] SCRIPT [ARGUMENT...]"""
+from . import _launch, _motley
 
 
 def main() -> int:
-    """Runs the command that was typed; the exit code."""
+    """Runs the command that was typed; its exit code: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted."""
     words = sys.argv[1:]
     if words[:1] == ["launch"]:
         return _launch.main(words[1:])
-    print(_USAGE, file=sys.stdout if words[:1] in (["-h"], ["--help"]) else sys.stderr)
-    return 0 if words[:1] in (["-h"], ["--help"]) else 2
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):  # of which Python has made something else
+        signal.signal(number, signal.SIG_DFL)
+    return _motley.run_command(words)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,18 @@ not slowed down, nor are the worker processes of data loaders.
 from __future__ import annotations
 
 import argparse
+import importlib
+import logging
 import os
-import runpy
+import pickle
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from . import _motley
@@ -25,6 +29,20 @@ from . import _motley
 _STARTED = 120.0  # seconds until every rank has imported PyTorch
 _STARVED = 0.2  # of a rank's time, in which it wanted a processor and had none: more is no emulation (moments are made up for)
 _GRACE = 10.0  # seconds that ranks have to end once one has failed
+_log = logging.getLogger("motley")
+
+
+class LaunchError(RuntimeError):
+    """Ranks did not do what they were started for.
+
+    Attributes:
+        code: the exit code that says so.
+        rank: the one that failed first; None where it was no rank.
+    """
+
+    def __init__(self, message: str, code: int = 1, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.code, self.rank = code, rank
 
 
 def main(words: Sequence[str]) -> int:
@@ -49,17 +67,78 @@ def main(words: Sequence[str]) -> int:
         parser.error("say --workers or --emulated-speeds")
     if not os.path.isfile(given.script):
         parser.error(f"there is no script '{given.script}'")
+    logging.basicConfig(format="motley: error: %(message)s")
     try:
-        return run([given.script, *given.arguments], workers, speeds)
+        run([given.script, *given.arguments], workers, speeds)
     except ValueError as problem:
         parser.error(str(problem))
+    except LaunchError as problem:
+        _log.error("%s", problem)
+        return problem.code
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
-def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] | None = None) -> int:
-    """Runs a script with its arguments on so many ranks until all have ended; 0, or the code of the first that failed.
+def launch(function: Callable[..., Any], args: Sequence[Any] = (), *, workers: int | None = None,
+           emulated_speeds: Sequence[float] | None = None) -> list[Any]:
+    """Calls a function on several ranks of this machine, each a process of its own, and returns what each rank returned, in rank order.
+
+    ``torch.distributed.init_process_group("gloo")`` within the function makes the ranks a process group. What ranks print goes to
+    standard output. A function, or a result, that is defined in a notebook or in the script itself needs the package cloudpickle.
+
+    Args:
+        function: called with ``args`` on each rank.
+        workers: how many ranks; by default as many as there are speeds.
+        emulated_speeds: relative speed of each rank, such as ``[1, 1, 0.5, 0.25]``; all run at this machine's where there are none.
+
+    Raises:
+        ValueError: speeds that are not positive, or not one a rank; a function that cannot be sent to other processes.
+        LaunchError: a rank failed, with its traceback, or was killed; the others were ended. Or a rank could not have its speed, as the
+            machine was busy otherwise.
+    """
+    count = workers if workers is not None else len(emulated_speeds or [])
+    if count < 1:
+        raise ValueError(f"launch: {count} workers; accepted: workers from 1 on, or emulated_speeds")
+    with tempfile.TemporaryDirectory(prefix="motley-launch-") as folder:
+        Path(folder, "call").write_bytes(pickle.dumps((sys.path, _pickled(function, args))))
+        try:
+            run([str(Path(__file__).with_name("_call.py")), folder], count, emulated_speeds)
+        except LaunchError as problem:
+            trace = Path(folder, f"{problem.rank}.error")
+            if not trace.exists():
+                raise
+            raise LaunchError(f"{problem}\n\n{trace.read_text()}", problem.code, problem.rank) from None
+        return [pickle.loads(Path(folder, f"{rank}.result").read_bytes()) for rank in range(count)]
+
+
+def _pickled(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
+    pickler = find_pickler()
+    if pickler is pickle and getattr(function, "__module__", None) == "__main__":
+        raise ValueError(f"launch: '{getattr(function, '__qualname__', function)}' is of a notebook or script; accepted: a function of a "
+                         "module that can be imported, or any after pip install cloudpickle")
+    try:
+        pickled: bytes = pickler.dumps((function, tuple(args)))
+    except (pickle.PicklingError, TypeError, AttributeError) as problem:
+        raise ValueError(f"launch: function or args cannot be sent to processes ({problem}); accepted: what pickle takes") from problem
+    return pickled
+
+
+def find_pickler() -> Any:
+    """The module cloudpickle, which also takes what a notebook defines, or pickle."""
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return pickle
+
+
+def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] | None = None) -> None:
+    """Runs a script with its arguments on so many ranks until all have ended.
 
     Raises:
         ValueError: speeds that are not positive, or not one a rank.
+        LaunchError: a rank failed, or could not have its speed.
+        KeyboardInterrupt: Ctrl-C, after the ranks have ended.
     """
     rates = _rates(workers, emulated_speeds) if emulated_speeds is not None else None
     port = _free_port()
@@ -72,14 +151,13 @@ def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] |
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": str(workers),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             environment.setdefault("OMP_NUM_THREADS", "1")
-            ranks.append(subprocess.Popen([sys.executable, "-m", "motley._launch", str(say_ready), str(wait), *command],
+            ranks.append(subprocess.Popen([sys.executable, "-m", "motley._rank", str(say_ready), str(wait), *command],
                                           env=environment, pass_fds=[say_ready, wait]))
-        if not _wait_until_ready(ready, ranks):
-            return _end(ranks) or 1
+        _wait_until_ready(ready, ranks)
         pacer = _motley.ProcessPacer([(rank.pid, rate) for rank, rate in zip(ranks, rates)]) if rates is not None else None
         os.close(go)
         go = -1
-        return _watch(ranks, pacer)
+        _watch(ranks, pacer)
     finally:
         for process in ranks:
             if process.returncode is None:
@@ -107,8 +185,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_until_ready(ready: int, ranks: list[subprocess.Popen[bytes]]) -> bool:
-    """Whether each rank has imported PyTorch and is about to run the script."""
+def _wait_until_ready(ready: int, ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Until each rank has imported PyTorch and is about to run the script."""
     os.set_blocking(ready, False)
     deadline, count = time.monotonic() + _STARTED, 0
     while count < len(ranks):
@@ -117,39 +195,37 @@ def _wait_until_ready(ready: int, ranks: list[subprocess.Popen[bytes]]) -> bool:
         except BlockingIOError:
             pass
         if any(_peek(rank) is not None for rank in ranks):
-            return False
+            _end(ranks)
+            raise LaunchError("a rank ended before it began")
         if time.monotonic() > deadline:
-            print(f"motley: error: {len(ranks) - count} of {len(ranks)} ranks did not start within {_STARTED:.0f} s", file=sys.stderr)
-            return False
+            raise LaunchError(f"{len(ranks) - count} of {len(ranks)} ranks did not start within {_STARTED:.0f} s")
         time.sleep(0.01)
-    return True
 
 
-def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> int:
+def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> None:
     """Until all have ended, or one has failed."""
     began = time.monotonic()
     starved = [_motley.seconds_without_processor(rank.pid) for rank in ranks]
-    waited, interrupted = [0.0] * len(ranks), False
+    waited = [0.0] * len(ranks)
     try:
         while None in (codes := [_peek(rank) for rank in ranks]) and not any(codes):
             if pacer is not None:
                 for index, rank in enumerate(ranks):
                     waited[index] = max(waited[index], _motley.seconds_without_processor(rank.pid) - starved[index])
             time.sleep(0.05)
-    except KeyboardInterrupt:
-        interrupted = True  # and so are the ranks
+    except KeyboardInterrupt:  # and the ranks are interrupted, too
+        _stop(ranks)
+        raise
     finally:
         if pacer is not None:
             pacer.stop()
-    code = _end(ranks, interrupted)
+    _end(ranks)
     elapsed = time.monotonic() - began
     for number, seconds in enumerate(waited):
-        if not code and elapsed > 1 and seconds > _STARVED * elapsed:
-            print(f"motley: error: rank {number} wanted a processor and had none for {100 * seconds / elapsed:.0f} % of the time: this "
-                  f"machine was busy otherwise, and the speeds were not those that were asked for ({100 * _STARVED:.0f} % is accepted)",
-                  file=sys.stderr)
-            code = 1
-    return code
+        if elapsed > 1 and seconds > _STARVED * elapsed:
+            raise LaunchError(f"rank {number} wanted a processor and had none for {100 * seconds / elapsed:.0f} % of the time: this "
+                              "machine was busy otherwise, and the speeds were not those that were asked for "
+                              f"({100 * _STARVED:.0f} % is accepted)")
 
 
 def _peek(rank: subprocess.Popen[bytes]) -> int | None:
@@ -158,48 +234,28 @@ def _peek(rank: subprocess.Popen[bytes]) -> int | None:
     return None if ended is None else ended.si_status
 
 
-def _end(ranks: list[subprocess.Popen[bytes]], interrupted: bool = False) -> int:
-    """Ends those that still run; the code of the first that failed by itself, or that of an interrupted command."""
-    failed = next(((index, rank.returncode) for index, rank in enumerate(ranks) if rank.poll()), None)
+def _stop(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Ends those that still run."""
     deadline = time.monotonic() + _GRACE
     for rank in ranks:
         if rank.poll() is None:
             rank.terminate()
-    for index, rank in enumerate(ranks):
+    for rank in ranks:
         try:
             rank.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             rank.kill()
             rank.wait()
-        if failed is None and rank.returncode:
-            failed = (index, rank.returncode)
-    if interrupted:
-        return 130
+
+
+def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Ends those that still run. Raises LaunchError about the first that failed, by itself if there is one."""
+    failed = next((index for index, rank in enumerate(ranks) if rank.poll()), None)
+    _stop(ranks)
     if failed is None:
-        return 0
-    index, code = failed
+        failed = next((index for index, rank in enumerate(ranks) if rank.returncode), None)
+    if failed is None:
+        return
+    code = ranks[failed].returncode
     how = f"ended with {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
-    print(f"motley: error: rank {index} {how}; the other ranks were ended", file=sys.stderr)
-    return code if code > 0 else 128 - code
-
-
-def _follow() -> None:
-    """Of a rank: ends with its launcher, which alone could let it go on where it is stopped."""
-    import ctypes
-
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-if __name__ == "__main__":  # a rank: two pipes, the script and its arguments
-    _follow()
-    import torch._dynamo  # noqa: F401  (an optimizer's first step imports it otherwise)
-
-    _ready, _wait = int(sys.argv[1]), int(sys.argv[2])
-    os.write(_ready, b".")
-    os.read(_wait, 1)  # ends when the launcher closes it
-    os.close(_ready)
-    os.close(_wait)
-    sys.argv = sys.argv[3:]
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    raise LaunchError(f"rank {failed} {how}; the other ranks were ended", code if code > 0 else 128 - code, failed)

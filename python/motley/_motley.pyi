@@ -1,6 +1,7 @@
 """Motley's C++ library, for the package motley: src/motley/bind."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,27 @@ class GradientWeight:
     def device_seconds(self) -> float: ...
 
 def register_gradient_hook(reducer: object, group: dist.ProcessGroup, weight: GradientWeight) -> None: ...
+
+def set_own_program(command: Sequence[str], folder: str | os.PathLike[str]) -> None:
+    """How this process is started once more (src/motley/base/os/own_program.h)."""
+
+def run_command(words: Sequence[str]) -> int:
+    """What the program motley does with these words (src/motley/cli/run.h); the exit code."""
+
+_Keywords = Mapping[str, str | list[str]]  # options of the command of the same name
+_Documents = Mapping[str, str]  # JSON, YAML or CSV, by the names that stand in place of files' paths
+
+def estimate(keywords: _Keywords, documents: _Documents) -> dict[str, str]:
+    """``json``. As those below, raises ValueError for wrong input and RuntimeError for any other failure."""
+
+def plan(keywords: _Keywords, documents: _Documents, warn: Callable[[str], object], tell: Callable[[str], object]) -> dict[str, str]:
+    """``json``, ``text``, ``page``."""
+
+def simulate(plan: str, keywords: _Keywords, documents: _Documents) -> dict[str, str]:
+    """``json``, ``text``, ``page``, ``timeline``."""
+
+def schedule(trace: str, keywords: _Keywords, documents: _Documents) -> dict[str, str]:
+    """``json``, ``text``, ``page``, ``csv``."""
 
 class ProcessPacer:
     """Holds processes to so many processors' worth of CPU time (src/motley/base/os/process_pacer.h)."""

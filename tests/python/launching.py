@@ -1,11 +1,19 @@
 """motley launch: ranks, their ends, and speeds that are emulated from outside."""
+import importlib.util
 import json
+import operator
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
+import unittest.mock
+
+import motley
 
 TIMES = """
 import json, os, pathlib, sys, time
@@ -19,6 +27,14 @@ while time.process_time() - cpu < 0.1:
     pass
 (folder / f"{rank}.json").write_text(json.dumps([time.monotonic() - began, time.process_time() - cpu]))
 """
+
+
+def wait_until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds} s")
+        time.sleep(0.02)
 
 
 class Launching(unittest.TestCase):
@@ -72,11 +88,93 @@ class Launching(unittest.TestCase):
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(words, done.stderr)
 
+    def test_an_interrupt_ends_the_ranks(self):
+        script = self.folder / "script.py"
+        script.write_text("import pathlib, os, time\npathlib.Path(os.environ['RANK']).touch()\ntime.sleep(300)\n")
+        process = subprocess.Popen([sys.executable, "-m", "motley", "launch", "--workers", "2", script], cwd=self.folder,
+                                   stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        wait_until(lambda: all((self.folder / rank).exists() for rank in "01"))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+
     def test_no_script(self):
         done = subprocess.run([sys.executable, "-m", "motley", "launch", "--workers", "1", "nowhere.py"], cwd=self.folder,
                               capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn("there is no script 'nowhere.py'", done.stderr)
+
+
+NOTEBOOK = """
+import os, signal, sys, motley
+
+FACTOR = 10
+
+def cell(what):
+    rank = int(os.environ["RANK"])
+    if what == "sum":
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        total = torch.tensor([rank + 1])
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        return rank, FACTOR * total
+    if what == "raise" and rank == 1:
+        raise KeyError("the data set")
+    if what == "die" and rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+try:
+    print(motley.launch(cell, [sys.argv[1]], workers=2))
+except motley.LaunchError as problem:
+    print(problem, problem.code, problem.rank, sep="\\n")
+"""
+
+
+class LaunchingAFunction(unittest.TestCase):
+    def notebook(self, *words):
+        """The code as a notebook runs it: in __main__, and of no file."""
+        done = subprocess.run([sys.executable, "-", *words], input=NOTEBOOK, capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    @unittest.skipUnless(importlib.util.find_spec("cloudpickle"), "cloudpickle is not installed")
+    def test_results_of_a_notebooks_function(self):
+        self.assertEqual(self.notebook("sum"), "[(0, tensor([30])), (1, tensor([30]))]\n")
+
+    @unittest.skipUnless(importlib.util.find_spec("cloudpickle"), "cloudpickle is not installed")
+    def test_the_traceback_of_a_rank(self):
+        text = self.notebook("raise")
+        self.assertTrue(text.startswith("rank 1 ended with 1; the other ranks were ended\n\nTraceback"), text)
+        self.assertTrue(text.endswith("KeyError: 'the data set'\n\n1\n1\n"), text)
+
+    @unittest.skipUnless(importlib.util.find_spec("cloudpickle"), "cloudpickle is not installed")
+    def test_a_killed_rank(self):
+        self.assertEqual(self.notebook("die"), "rank 1 was ended by SIGKILL; the other ranks were ended\n137\n1\n")
+
+    def test_a_function_of_a_module_at_emulated_speeds(self):
+        """A busy machine may say that it was busy."""
+        try:
+            pids = motley.launch(os.getpid, emulated_speeds=[1, 0.5])
+        except motley.LaunchError as problem:
+            self.skipTest(str(problem))
+        self.assertEqual(len({*pids, os.getpid()}), 3)
+
+    def test_without_cloudpickle(self):
+        with unittest.mock.patch.dict("sys.modules", {"cloudpickle": None}):
+            self.assertEqual(motley.launch(operator.add, (1, 2), workers=1), [3])
+            function = lambda: None  # noqa: E731
+            function.__module__ = "__main__"
+            with self.assertRaisesRegex(ValueError, "lambda>' is of a notebook or script; accepted: .*pip install cloudpickle"):
+                motley.launch(function, workers=1)
+
+    def test_wrong_arguments(self):
+        for options, words in (({}, "0 workers"), ({"workers": 2, "emulated_speeds": [1]}, "1 emulated speeds for 2 ranks"),
+                               ({"workers": 1, "args": [threading.Lock()]}, "cannot be sent to processes")):
+            with self.subTest(words), self.assertRaisesRegex(ValueError, words):
+                motley.launch(os.getpid, **options)
 
 
 if __name__ == "__main__":
