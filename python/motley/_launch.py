@@ -151,6 +151,8 @@ def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] |
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": str(workers),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             environment.setdefault("OMP_NUM_THREADS", "1")
+            if emulated_speeds is not None:
+                environment["MOTLEY_EMULATED_SPEED"] = f"{emulated_speeds[rank]:g}"  # for the run directory
             ranks.append(subprocess.Popen([sys.executable, "-m", "motley._rank", str(say_ready), str(wait), *command],
                                           env=environment, pass_fds=[say_ready, wait]))
         _wait_until_ready(ready, ranks)

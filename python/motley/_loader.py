@@ -270,6 +270,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 batch = next(batches, _END)
                 self._loading += time.monotonic() - asked
                 if batch is _END:
+                    if sent:
+                        self._learn(*sent)
+                        sent = None
                     break
                 done = self._hand_out(self._drawn.popleft())
                 yield batch

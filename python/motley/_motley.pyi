@@ -65,6 +65,9 @@ def simulate(plan: str, keywords: _Keywords, documents: _Documents) -> dict[str,
 def schedule(trace: str, keywords: _Keywords, documents: _Documents) -> dict[str, str]:
     """``json``, ``text``, ``page``, ``csv``."""
 
+def write_report(run: str) -> None:
+    """Writes the page of a run directory, report.html, into it."""
+
 class ProcessPacer:
     """Holds processes to so many processors' worth of CPU time (src/motley/base/os/process_pacer.h)."""
 

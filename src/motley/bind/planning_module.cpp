@@ -1,5 +1,5 @@
 // Planning, simulation and scheduling for Python: what is asked comes as keywords, which are the options of the
-// commands, and answers go as the texts that the commands write.
+// commands, and answers go as the texts that the commands write. Also a run's page.
 #include <pybind11/stl.h>
 
 #include <cctype>
@@ -15,6 +15,7 @@
 #include "motley/bind/parts.h"
 #include "motley/model/profile.h"
 #include "motley/report/plan_view.h"
+#include "motley/report/report.h"
 #include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
 
@@ -162,6 +163,9 @@ void add_planning(py::module_& module) {
   module.def("estimate", &estimate, py::arg("keywords"), py::arg("documents"));
   module.def("simulate", &simulate, py::arg("plan"), py::arg("keywords"), py::arg("documents"));
   module.def("schedule", &schedule, py::arg("trace"), py::arg("keywords"), py::arg("documents"));
+  module.def(
+      "write_report", [](const std::string& run) { check(report::write_report(run)); }, py::arg("run"),
+      py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace motley::bind

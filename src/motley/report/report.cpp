@@ -63,8 +63,7 @@ std::string notices(const Run& run) {
   if (!emulated.empty()) {
     html +=
         notice("Emulated",
-               fmt::format("The speed of {} was emulated: after its real computation a worker sleeps until the time "
-                           "that the slower device would have taken. Times below are those of the emulated devices.",
+               fmt::format("The speed of {} was emulated; times below are those of the emulated devices.",
                            fmt::join(emulated, ", ")));
   }
   return html;

@@ -1,0 +1,103 @@
+"""The run directory of a script: what it holds at the end, after a failure, and of a run that goes on."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist, motley
+from torch.nn.parallel import DistributedDataParallel as DDP
+folder, steps, first, last_words = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+dist.init_process_group("gloo")
+data = torch.utils.data.TensorDataset(torch.arange(120.0).unsqueeze(1))
+loader = motley.DataLoader(data, 24, batch_split=[3, 1], run_directory=folder)
+net = torch.nn.Linear(1, 1)
+model = motley.weight_gradients(DDP(net), loader)
+if first:
+    loader.load_state_dict({"version": 1, "seed": 0, "shuffle": True, "size": 120, "epoch": first // 5, "cursor": first % 5 * 24,
+                            "step": first, "batch_split": None})
+number = first
+while number < first + steps:
+    for inputs, in loader:
+        loss = model(inputs).square().mean()
+        loss.backward()
+        loader.record(inputs.mean())  # so that the test knows what comes
+        number += 1
+        if number == first + steps:
+            break
+if last_words and dist.get_rank() == 0:
+    raise ValueError(last_words[0])
+dist.barrier()
+del model
+dist.destroy_process_group()
+"""
+
+
+class RunDirectory(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "train.py").write_text(SCRIPT)
+
+    def train(self, *words, flags=("--workers", "2")):
+        return subprocess.run([sys.executable, "-m", "motley", "launch", *flags, self.folder / "train.py", self.folder / "run",
+                               *map(str, words)], capture_output=True, text=True, timeout=300, check=False)
+
+    def run_file(self):
+        return json.loads((self.folder / "run/run.json").read_text())
+
+    def lines(self):
+        return [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
+
+    def test_what_it_holds(self):
+        done = self.train(10, 0)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        run = self.run_file()
+        self.assertEqual((run["finished"], run["exit"], run["global_batch_size"], run["training_samples"], run["gradient_sync"]),
+                         (True, "done", 24, 120, "gloo"))
+        self.assertEqual([worker["emulated"] for worker in run["workers"]], [None, None])
+        lines = self.lines()
+        # What a step took is known when the next but one begins; this loop is left at once after the last.
+        self.assertEqual([line["step"] for line in lines], list(range(8)))
+        for line in lines:
+            self.assertEqual(line["batch_split"], [18, 6])
+            for phase in ("compute_seconds", "load_seconds", "gradient_sync_seconds", "wait_seconds"):
+                self.assertTrue(all(seconds >= 0 for seconds in line[phase]), line)
+            parts = [sum(line[phase][rank] for phase in ("compute_seconds", "load_seconds", "gradient_sync_seconds", "wait_seconds"))
+                     for rank in range(2)]
+            self.assertAlmostEqual(max(parts), line["step_seconds"], places=9)
+        # What was told of each step is the mean over its samples, whatever the split.
+        self.assertAlmostEqual(sum(line["loss"] for line in lines[:5]) / 5, 119 / 2, places=4)
+        self.assertIn("As Motley split it", (self.folder / "run/report.html").read_text())
+
+    def test_emulated_speeds_are_said(self):
+        self.train(6, 0, flags=("--emulated-speeds", "1,0.5"))
+        self.assertEqual([worker["emulated"] for worker in self.run_file()["workers"]], ["relative speed 1", "relative speed 0.5"])
+
+    def test_a_failure_and_a_folder_that_is_taken(self):
+        done = self.train(6, 0, "the disk is full")
+        self.assertEqual(done.returncode, 1)
+        run = self.run_file()
+        self.assertEqual((run["finished"], run["exit"], run["error"]), (True, "failed", "ValueError: the disk is full"))
+        before = (self.folder / "run/metrics.jsonl").read_text()
+        again = self.train(6, 0)
+        self.assertNotEqual(again.returncode, 0)
+        self.assertIn("which holds a run", again.stderr)
+        self.assertEqual((self.folder / "run/metrics.jsonl").read_text(), before)
+
+    def test_a_run_that_goes_on_after_it_was_killed(self):
+        self.assertEqual(self.train(10, 0).returncode, 0)
+        file = self.folder / "run/metrics.jsonl"
+        file.write_text(file.read_text() + '{"step":8,"epo')  # as a killed process leaves it
+        self.assertEqual(self.train(6, 7).returncode, 0)
+        lines = self.lines()
+        self.assertEqual([line["step"] for line in lines], [*range(8), 7, *range(7, 11)])
+        self.assertEqual(lines[8]["event"], "resumed")
+        self.assertEqual(lines[9]["epoch"], 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
