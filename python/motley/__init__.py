@@ -36,13 +36,18 @@ if torch.__version__.split("+")[0].split(".")[:2] != _motley.torch_version.split
     raise ImportError(f"motley was built for PyTorch {_motley.torch_version}, and this is PyTorch {torch.__version__}. "
                       "Build it for this one, in a clone of Motley: pip install --no-build-isolation .")
 
+import motley_backend
+
 _motley.set_own_program([sys.executable, "-m", "motley"], os.path.dirname(__file__))
 
+from . import _backend  # noqa: F401
 from ._launch import LaunchError, launch
 from ._loader import DataLoader, Mean
 from ._planning import estimate, plan, schedule, simulate
 from ._results import Plan, Profile, Schedule, Simulation
 from ._weighting import weight_gradients
+
+motley_backend.register()
 
 __version__: str = _motley.version
 __all__ = ["DataLoader", "LaunchError", "Mean", "Plan", "Profile", "Schedule", "Simulation", "estimate", "launch", "plan", "schedule",

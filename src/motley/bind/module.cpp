@@ -5,6 +5,7 @@ PYBIND11_MODULE(_motley, module) {
   module.doc() = "Motley's C++ library, for the package motley.";
   module.attr("version") = MOTLEY_VERSION;
   module.attr("torch_version") = MOTLEY_TORCH_VERSION;
+  motley::bind::add_backend(module);
   motley::bind::add_batch_split(module);
   motley::bind::add_commands(module);
   motley::bind::add_gradient_hook(module);
