@@ -1,8 +1,17 @@
-"""Makes a process group's backend: the ranks' own group, and the gloo group that does what it leaves to that."""
+"""Makes a process group's backend: lets its ranks find each other through the store that torch.distributed gives them, and makes
+the gloo group that does what the backend leaves to it.
+
+The store has no authorization. What goes through it is where ranks are and, only where all of them are on one host, a secret that
+is good on this host alone; between hosts the secret is the user's own, in a file that MOTLEY_SECRET_FILE names.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
+import socket
+from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -13,17 +22,88 @@ from . import _motley
 # turned that off for the sake of NCCL's memory pools. It is read when a DistributedDataParallel makes its buckets.
 os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
+# Threads end before the interpreter does: one that needed its lock after that would take the process down.
+atexit.register(_motley.shutdown_backends)
 
-def create(options: Any) -> dist.distributed_c10d.ProcessGroup:
-    """The backend of one process group, as torch.distributed asks for it. Waits for all of its ranks."""
-    gloo = _make_gloo(options)
-    backend: Any = _motley.Backend(options.group_rank, options.group_size, options.timeout, gloo, "")
-    return backend
+_TRANSPORTS = ("auto", "tcp")
 
 
-def _make_gloo(options: Any) -> Any:
+def create(options: Any) -> Any:
+    """The backend of one process group, as torch.distributed asks for it. Waits for all of its ranks.
+
+    Raises:
+        ValueError: MOTLEY_TRANSPORT is not one of its values, or the ranks are on several hosts and have no secret.
+        torch.distributed.DistBackendError: a rank did not come, or was refused.
+    """
+    rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    if size == 1:
+        return _motley.Backend(rank, ranks, timeout, None, _make_gloo(options.store, rank, size, timeout), "")
+    # A group may be made anew on the same store; each time has its own keys.
+    store = dist.PrefixStore(f"motley/{options.store.add(f'motley/{rank}', 1)}", options.store)
+    hosts = _gather(store, "host", rank, ranks, _motley.host_id(), timeout)
+    one_host = len(set(hosts)) == 1
+    gloo, why_none = _make_gloo(store, rank, size, timeout), ""
+    rendezvous = _arrange(store, rank, one_host, timeout)
+    return _motley.Backend(rank, ranks, timeout, rendezvous, gloo, why_none)
+
+
+def _arrange(store: dist.Store, rank: int, one_host: bool, timeout: timedelta) -> _motley.Rendezvous:
+    """What the ranks need to join each other. Rank 0 listens, and says where once it does; the others wait for that."""
+    transport = os.environ.get("MOTLEY_TRANSPORT", "auto")
+    if transport not in _TRANSPORTS:
+        raise ValueError(f"MOTLEY_TRANSPORT is {transport!r}; {' or '.join(map(repr, _TRANSPORTS))} is accepted")
+    host = "127.0.0.1" if one_host else _reachable_address()
+    secret = _motley.generate_secret() if one_host else _read_secret()
+
+    def publish(endpoint: str) -> None:
+        store.set("endpoint", f"{endpoint} {secret}" if one_host else endpoint)
+
+    if rank == 0:
+        endpoint = f"{host}:0"
+    else:
+        _wait(store, ["endpoint"], [0], timeout)
+        endpoint, *secrets = store.get("endpoint").decode().split()
+        secret = secrets[0] if one_host else secret
+    return _motley.Rendezvous(secret, not one_host, endpoint, host, publish, transport == "tcp")
+
+
+def _read_secret() -> str:
+    path = os.environ.get("MOTLEY_SECRET_FILE")
+    if not path:
+        raise ValueError("the ranks are on several hosts, where anyone could connect: give each the same secret, a file of mode 0600 "
+                         "that MOTLEY_SECRET_FILE names")
+    return _motley.read_secret(path)
+
+
+def _reachable_address() -> str:
+    """This host's address as others reach it: that from which it reaches the store's host."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((os.environ.get("MASTER_ADDR") or socket.gethostname(), 9))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def _gather(store: dist.Store, what: str, rank: int, ranks: list[int], value: str, timeout: timedelta) -> list[str]:
+    """Each rank's value."""
+    store.set(f"{what}/{rank}", value)
+    keys = [f"{what}/{other}" for other in range(len(ranks))]
+    _wait(store, keys, ranks, timeout)
+    return [store.get(key).decode() for key in keys]
+
+
+def _wait(store: dist.Store, keys: list[str], ranks: Iterable[int], timeout: timedelta) -> None:
+    """Until the ranks have set their keys."""
+    try:
+        store.wait(keys, timeout)
+    except RuntimeError as problem:
+        missing = [str(rank) for key, rank in zip(keys, ranks) if not store.check([key])]
+        words = f"rank {', '.join(missing)} did not come within {timeout.total_seconds():g} s" if missing else str(problem)
+        raise dist.DistBackendError(f"motley: making a process group: {words}") from problem
+
+
+def _make_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     """Over loopback, so that nothing outside this machine can connect to it."""
-    gloo_options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    gloo_options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    gloo_options._timeout = options.timeout
-    return dist.ProcessGroupGloo(dist.PrefixStore("gloo", options.store), options.group_rank, options.group_size, gloo_options)
+    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._timeout = timeout
+    return dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, options)

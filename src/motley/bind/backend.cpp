@@ -1,17 +1,179 @@
 #include "motley/bind/backend.h"
 
-namespace motley::bind {
+#include <Python.h>
 
-Backend::Backend(int rank, int size, std::chrono::milliseconds timeout, Delegate delegate)
+#include <set>
+
+namespace motley::bind {
+namespace {
+
+using collective::Collective;
+using collective::CollectiveKind;
+using collective::ElementType;
+using collective::Reduction;
+
+// Those that are not shut down.
+struct Backends {
+  std::mutex mutex;
+  std::set<Backend*> all;
+};
+Backends& backends() {
+  static Backends* const backends = new Backends;  // never destroyed: a process group may outlive it
+  return *backends;
+}
+
+// While this lives the thread does not hold Python's lock, which works need that are waited for.
+class ReleasedLock {
+ public:
+  ReleasedLock() : state_(Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
+  ~ReleasedLock() {
+    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  }
+  ReleasedLock(const ReleasedLock&) = delete;
+  ReleasedLock& operator=(const ReleasedLock&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
+}
+
+// The type in which its elements are summed, if they are.
+std::optional<ElementType> summed_type(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return ElementType::kFloat32;
+    case at::kDouble:
+      return ElementType::kFloat64;
+    case at::kBFloat16:
+      return ElementType::kBfloat16;
+    case at::kHalf:
+      return ElementType::kFloat16;
+    default:
+      return {};
+  }
+}
+
+std::optional<Reduction> find_reduction(const c10d::ReduceOp& operation) {
+  if (operation.op_ == c10d::ReduceOp::AVG) return Reduction::kAverage;
+  if (operation.op_ == c10d::ReduceOp::SUM || operation.op_ == c10d::ReduceOp::PREMUL_SUM) return Reduction::kSum;
+  return {};
+}
+
+// What PREMUL_SUM multiplies each rank's values by; nothing for other operations.
+std::optional<double> find_factor(const c10d::ReduceOp& operation) {
+  if (operation.op_ != c10d::ReduceOp::PREMUL_SUM) return {};
+  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(operation.supplement_.get());
+  TORCH_CHECK(factor != nullptr, "motley: PREMUL_SUM without a factor");
+  return factor->tensor_factor.defined() ? factor->tensor_factor.item<double>() : factor->double_factor;
+}
+
+std::span<std::byte> bytes(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+}  // namespace
+
+Backend::Backend(int rank, int size, std::chrono::milliseconds timeout, Group group, Delegate delegate)
     : c10d::Backend(rank, size),
       options_(c10::make_intrusive<Options>("motley", timeout)),
-      delegate_(std::move(delegate)) {
+      delegate_(std::move(delegate)),
+      group_(std::move(group)) {
   init();
+  const std::lock_guard lock(backends().mutex);
+  backends().all.insert(this);
+}
+
+Backend::~Backend() {
+  shutdown();
+}
+
+void Backend::shutdown_all() {
+  for (;;) {
+    Backend* one = nullptr;
+    {
+      const std::lock_guard lock(backends().mutex);
+      if (backends().all.empty()) return;
+      one = *backends().all.begin();
+    }
+    one->shutdown();
+  }
+}
+
+void Backend::shutdown() {
+  {
+    const std::lock_guard lock(backends().mutex);
+    if (backends().all.erase(this) == 0) return;
+  }
+  const ReleasedLock released;
+  is_shut_down_ = true;
+  const bool is_healthy = !group_.session || group_.session->health().has_value();
+  group_.communicator.reset();
+  group_.session.reset();
+  // Where a rank is lost gloo's threads may wait for others that have given up: they end with the process.
+  if (!is_healthy) delegate_.gloo.release();
+  delegate_.gloo.reset();
+  finished_->drop();
+}
+
+void Backend::abort() {
+  const ReleasedLock released;
+  if (group_.communicator) {
+    group_.communicator->abort({ErrorCode::kInterrupted, "the process group was aborted", getRank()});
+  }
+}
+
+c10d::ErrorType Backend::getError() {
+  if (!group_.communicator) return c10d::ErrorType::SUCCESS;
+  const Status health = group_.communicator->health();
+  if (health) return c10d::ErrorType::SUCCESS;
+  return health.error().code == ErrorCode::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::REMOTE_ERROR;
 }
 
 c10d::Backend& Backend::gloo(const char* operation) const {
+  TORCH_CHECK(!is_shut_down_, "motley: ", operation, ": the process group was shut down");
   TORCH_CHECK(delegate_.gloo, "motley: ", operation, ": ", delegate_.why_none);
   return *delegate_.gloo;
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::delegated(c10::intrusive_ptr<c10d::Work> work, const char* operation,
+                                                  bool waits_by_itself) const {
+  finished_->drop();
+  return c10::make_intrusive<DelegatedWork>(std::move(work), operation, group_.session, group_.words, waits_by_itself);
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::start(Collective what, c10d::OpType type, const char* title,
+                                              std::chrono::milliseconds timeout, std::vector<at::Tensor> keeps,
+                                              std::vector<at::Tensor> results) {
+  finished_->drop();
+  auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, std::move(keeps), std::move(results));
+  const auto allowed = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+  what.seconds = std::chrono::duration<double>(allowed).count();
+  what.done = [work, finished = finished_, group = group_.words](const Status& status) mutable {
+    work->complete(status, group);
+    finished->put(std::move(work));
+  };
+  work->set_number(group_.communicator->start(std::move(what)));
+  return work;
+}
+
+bool Backend::supportsTensorAlloc(c10::DeviceIndex device) {
+  return device < 0 && group_.communicator && group_.communicator->allocates();
+}
+
+at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
+  TORCH_CHECK(!is_shut_down_ && supportsTensorAlloc(options.device().index()) && options.device().is_cpu(),
+              "motley: memory is allocated for tensors of a CPU, in groups whose ranks share a host");
+  const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
+  auto memory = group_.communicator->allocate(bytes);
+  if (!memory) {
+    TORCH_WARN_ONCE("motley: ", memory.error().message, "; buckets are copied instead");
+    return at::empty({size}, options);
+  }
+  std::byte* const data = memory->get();
+  return at::from_blob(data, {size}, [kept = std::move(*memory)](void*) mutable { kept.reset(); }, options);
 }
 
 void Backend::setTimeout(std::chrono::milliseconds timeout) {
@@ -21,105 +183,149 @@ void Backend::setTimeout(std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10d::Work> Backend::broadcast(std::vector<at::Tensor>& tensors,
                                                   const c10d::BroadcastOptions& options) {
-  return gloo("broadcast").broadcast(tensors, options);
+  if (group_.communicator && tensors.size() == 1 && is_plain(tensors[0])) {
+    const bool is_root = options.rootRank == getRank();
+    return start({.kind = CollectiveKind::kBroadcast,
+                  .root = static_cast<int>(options.rootRank),
+                  .input = is_root ? bytes(tensors[0]) : std::span<std::byte>(),
+                  .output = bytes(tensors[0])},
+                 c10d::OpType::BROADCAST, "motley:broadcast", options.timeout, tensors, tensors);
+  }
+  return delegated(gloo("broadcast").broadcast(tensors, options), "broadcast");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce(std::vector<at::Tensor>& tensors,
                                                   const c10d::AllreduceOptions& options) {
-  return gloo("all_reduce").allreduce(tensors, options);
+  const auto reduction = find_reduction(options.reduceOp);
+  if (group_.communicator && reduction && tensors.size() == 1 && is_plain(tensors[0])) {
+    if (const auto type = summed_type(tensors[0])) {
+      if (const auto factor = find_factor(options.reduceOp)) tensors[0].mul_(*factor);
+      return start({.kind = CollectiveKind::kAllReduce,
+                    .type = *type,
+                    .reduction = *reduction,
+                    .input = bytes(tensors[0]),
+                    .output = bytes(tensors[0])},
+                   c10d::OpType::ALLREDUCE, "motley:all_reduce", options.timeout, tensors, tensors);
+    }
+  }
+  return delegated(gloo("all_reduce").allreduce(tensors, options), "all_reduce");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>& tensors,
                                                          const c10d::AllreduceOptions& options) {
-  return gloo("all_reduce of sparse tensors").allreduce_sparse(tensors, options);
+  return delegated(gloo("all_reduce of sparse tensors").allreduce_sparse(tensors, options),
+                   "all_reduce of sparse tensors");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
                                                             const c10d::AllreduceCoalescedOptions& options) {
-  return gloo("all_reduce_coalesced").allreduce_coalesced(tensors, options);
+  return delegated(gloo("all_reduce_coalesced").allreduce_coalesced(tensors, options), "all_reduce_coalesced");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) {
-  return gloo("reduce").reduce(tensors, options);
+  return delegated(gloo("reduce").reduce(tensors, options), "reduce");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
                                                   std::vector<at::Tensor>& inputs,
                                                   const c10d::AllgatherOptions& options) {
-  return gloo("all_gather").allgather(outputs, inputs, options);
+  return delegated(gloo("all_gather").allgather(outputs, inputs, options), "all_gather");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                         const c10d::AllgatherOptions& options) {
-  return gloo("all_gather_into_tensor")._allgather_base(output, input, options);
+  if (group_.communicator && is_plain(output) && is_plain(input) && output.scalar_type() == input.scalar_type() &&
+      output.numel() == input.numel() * getSize()) {
+    return start({.kind = CollectiveKind::kAllGather, .input = bytes(input), .output = bytes(output)},
+                 c10d::OpType::_ALLGATHER_BASE, "motley:all_gather_into_tensor", options.timeout, {output, input},
+                 {output});
+  }
+  return delegated(gloo("all_gather_into_tensor")._allgather_base(output, input, options), "all_gather_into_tensor");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
                                                             std::vector<at::Tensor>& inputs,
                                                             const c10d::AllgatherOptions& options) {
-  return gloo("all_gather_coalesced").allgather_coalesced(outputs, inputs, options);
+  return delegated(gloo("all_gather_coalesced").allgather_coalesced(outputs, inputs, options), "all_gather_coalesced");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allgather_into_tensor_coalesced(std::vector<at::Tensor>& outputs,
                                                                         std::vector<at::Tensor>& inputs,
                                                                         const c10d::AllgatherOptions& options) {
-  return gloo("all_gather_into_tensor_coalesced").allgather_into_tensor_coalesced(outputs, inputs, options);
+  return delegated(gloo("all_gather_into_tensor_coalesced").allgather_into_tensor_coalesced(outputs, inputs, options),
+                   "all_gather_into_tensor_coalesced");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::gather(std::vector<std::vector<at::Tensor>>& outputs,
                                                std::vector<at::Tensor>& inputs, const c10d::GatherOptions& options) {
-  return gloo("gather").gather(outputs, inputs, options);
+  return delegated(gloo("gather").gather(outputs, inputs, options), "gather");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::scatter(std::vector<at::Tensor>& outputs,
                                                 std::vector<std::vector<at::Tensor>>& inputs,
                                                 const c10d::ScatterOptions& options) {
-  return gloo("scatter").scatter(outputs, inputs, options);
+  return delegated(gloo("scatter").scatter(outputs, inputs, options), "scatter");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter(std::vector<at::Tensor>& outputs,
                                                        std::vector<std::vector<at::Tensor>>& inputs,
                                                        const c10d::ReduceScatterOptions& options) {
-  return gloo("reduce_scatter").reduce_scatter(outputs, inputs, options);
+  return delegated(gloo("reduce_scatter").reduce_scatter(outputs, inputs, options), "reduce_scatter");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                              const c10d::ReduceScatterOptions& options) {
-  return gloo("reduce_scatter_tensor")._reduce_scatter_base(output, input, options);
+  const auto reduction = find_reduction(options.reduceOp);
+  const auto type = summed_type(input);
+  if (group_.communicator && reduction && type && is_plain(output) && is_plain(input) &&
+      output.scalar_type() == input.scalar_type() && output.numel() * getSize() == input.numel()) {
+    const auto factor = find_factor(options.reduceOp);
+    const at::Tensor values = factor ? input * *factor : input;
+    return start({.kind = CollectiveKind::kReduceScatter,
+                  .type = *type,
+                  .reduction = *reduction,
+                  .input = bytes(values),
+                  .output = bytes(output)},
+                 c10d::OpType::_REDUCE_SCATTER_BASE, "motley:reduce_scatter_tensor", options.timeout, {output, values},
+                 {output});
+  }
+  return delegated(gloo("reduce_scatter_tensor")._reduce_scatter_base(output, input, options), "reduce_scatter_tensor");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor>& outputs,
                                                                         std::vector<at::Tensor>& inputs,
                                                                         const c10d::ReduceScatterOptions& options) {
-  return gloo("reduce_scatter_tensor_coalesced").reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  return delegated(gloo("reduce_scatter_tensor_coalesced").reduce_scatter_tensor_coalesced(outputs, inputs, options),
+                   "reduce_scatter_tensor_coalesced");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                                       std::vector<std::int64_t>& output_counts,
                                                       std::vector<std::int64_t>& input_counts,
                                                       const c10d::AllToAllOptions& options) {
-  return gloo("all_to_all_single").alltoall_base(output, input, output_counts, input_counts, options);
+  return delegated(gloo("all_to_all_single").alltoall_base(output, input, output_counts, input_counts, options),
+                   "all_to_all_single");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
                                                  const c10d::AllToAllOptions& options) {
-  return gloo("all_to_all").alltoall(outputs, inputs, options);
+  return delegated(gloo("all_to_all").alltoall(outputs, inputs, options), "all_to_all");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
-  return gloo("send").send(tensors, destination, tag);
+  return delegated(gloo("send").send(tensors, destination, tag), "send", true);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
-  return gloo("recv").recv(tensors, source, tag);
+  return delegated(gloo("recv").recv(tensors, source, tag), "recv", true);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
-  return gloo("recv from any rank").recvAnysource(tensors, tag);
+  return delegated(gloo("recv from any rank").recvAnysource(tensors, tag), "recv from any rank", true);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
-  return gloo("barrier").barrier(options);
+  return delegated(gloo("barrier").barrier(options), "barrier");
 }
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {

@@ -2,9 +2,13 @@
 // spends its time in, and over a ProcessGroupGloo of the same ranks for all others.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
+
+#include "motley/bind/work.h"
+#include "motley/collective/communicator.h"
 
 namespace motley::bind {
 
@@ -17,7 +21,18 @@ class Backend final : public c10d::Backend {
     std::string why_none;                    // then: what a user can do about it
   };
 
-  Backend(int rank, int size, std::chrono::milliseconds timeout, Delegate delegate);
+  // Of one rank alone, session and communicator are null.
+  struct Group {
+    std::shared_ptr<net::Session> session;
+    std::unique_ptr<collective::Communicator> communicator;
+    std::string words;  // for messages: ", in the group of ranks 1, 3", or empty
+  };
+
+  Backend(int rank, int size, std::chrono::milliseconds timeout, Group group, Delegate delegate);
+  ~Backend() override;
+
+  // Shuts down all that there are: before the interpreter ends, so that no thread needs its lock after that.
+  static void shutdown_all();
 
   const std::string getBackendName() const override { return "motley"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
@@ -68,14 +83,34 @@ class Backend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
   void setSequenceNumberForGroup() override;
   std::uint64_t getSequenceNumberForGroup() override;
-  c10d::ErrorType getError() override { return c10d::ErrorType::SUCCESS; }
+  c10d::ErrorType getError() override;
+
+  // What its communicator goes over; "none" of one rank.
+  std::string transport() const { return group_.communicator ? group_.communicator->transport() : "none"; }
+
+  // In memory that all ranks of the host map, so that reducing it copies nothing.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
+  // Ends operations under way with an error, on all ranks.
+  void abort() override;
+  // Waits for operations under way, as long as their timeouts allow, and closes the connections.
+  void shutdown() override;
 
  private:
   // The group that does what this one leaves to it, or an exception that names the operation.
   c10d::Backend& gloo(const char* operation) const;
+  c10::intrusive_ptr<c10d::Work> delegated(c10::intrusive_ptr<c10d::Work> work, const char* operation,
+                                           bool waits_by_itself = false) const;
+  c10::intrusive_ptr<c10d::Work> start(collective::Collective what, c10d::OpType type, const char* title,
+                                       std::chrono::milliseconds timeout, std::vector<at::Tensor> keeps,
+                                       std::vector<at::Tensor> results);
 
   const c10::intrusive_ptr<Options> options_;
-  const Delegate delegate_;
+  Delegate delegate_;
+  Group group_;
+  const std::shared_ptr<FinishedWorks> finished_ = std::make_shared<FinishedWorks>();
+  bool is_shut_down_ = false;
 };
 
 }  // namespace motley::bind

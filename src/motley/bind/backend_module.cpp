@@ -2,24 +2,91 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <pybind11/chrono.h>
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include "motley/bind/backend.h"
 #include "motley/bind/parts.h"
+#include "motley/net/region.h"
 
 namespace motley::bind {
 
 namespace py = pybind11;
 
+namespace {
+
+// What the ranks of a group have agreed on, by the store that they share.
+struct Rendezvous {
+  std::string secret;                               // in hex
+  bool is_given_secret = false;                     // the user's own: the ranks are on several hosts
+  std::string endpoint;                             // where rank 0 listens: there, any port of a host
+  std::string bind_host;                            // that this rank listens at
+  std::function<void(const std::string&)> publish;  // rank 0's endpoint with its port, before the others are waited for
+  collective::Transport transport = collective::Transport::kAuto;
+};
+
+Result<Backend::Group> join(int rank, int size, double seconds, const Rendezvous& rendezvous,
+                            const std::vector<int>& ranks) {
+  net::SessionOptions options;
+  options.job = "process group";
+  options.rank = rank;
+  options.size = size;
+  options.bind_host = rendezvous.bind_host;
+  options.given_secret = rendezvous.is_given_secret;
+  options.join_seconds = seconds;
+  options.publish = [&](const net::Endpoint& bound) -> Status {
+    rendezvous.publish(fmt::format("{}:{}", bound.host, bound.port));
+    return {};
+  };
+  MOTLEY_ASSIGN(options.rendezvous, net::parse_endpoint(rendezvous.endpoint));
+  MOTLEY_ASSIGN(const auto secret, net::Secret::from_text(rendezvous.secret, "the process group's secret"));
+  Backend::Group group;
+  MOTLEY_ASSIGN(group.session, net::Session::join(options, secret));
+  MOTLEY_ASSIGN(group.communicator,
+                collective::Communicator::create(*group.session, rendezvous.transport, Deadline::after(seconds)));
+  for (int index = 0; index < size; ++index) {
+    if (ranks[index] != index) {
+      group.words = fmt::format(", by their numbers in the group of ranks {}", fmt::join(ranks, ", "));
+      break;
+    }
+  }
+  return group;
+}
+
+}  // namespace
+
 void add_backend(py::module_& module) {
+  py::class_<Rendezvous>(module, "Rendezvous")
+      .def(py::init([](std::string secret, bool is_given_secret, std::string endpoint, std::string bind_host,
+                       std::function<void(const std::string&)> publish, bool over_tcp) {
+             return Rendezvous{
+                 std::move(secret),   is_given_secret,
+                 std::move(endpoint), std::move(bind_host),
+                 std::move(publish),  over_tcp ? collective::Transport::kTcp : collective::Transport::kAuto};
+           }),
+           py::arg("secret"), py::arg("is_given_secret"), py::arg("endpoint"), py::arg("bind_host"), py::arg("publish"),
+           py::arg("over_tcp"));
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
-      .def(py::init([](int rank, int size, std::chrono::milliseconds timeout, c10::intrusive_ptr<c10d::Backend> gloo,
+      .def(py::init([](int rank, const std::vector<int>& ranks, std::chrono::milliseconds timeout,
+                       const std::optional<Rendezvous>& rendezvous, c10::intrusive_ptr<c10d::Backend> gloo,
                        std::string why_no_gloo) {
-             return c10::make_intrusive<Backend>(rank, size, timeout,
+             const int size = static_cast<int>(ranks.size());
+             const double seconds = std::chrono::duration<double>(timeout).count();
+             Result<Backend::Group> group;
+             if (rendezvous) group = join(rank, size, seconds, *rendezvous, ranks);
+             if (!group) std::rethrow_exception(make_exception(group.error().message));
+             return c10::make_intrusive<Backend>(rank, size, timeout, std::move(*group),
                                                  Backend::Delegate{std::move(gloo), std::move(why_no_gloo)});
            }),
-           py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("gloo"), py::arg("why_no_gloo"),
-           py::call_guard<py::gil_scoped_release>());
+           py::arg("rank"), py::arg("ranks"), py::arg("timeout"), py::arg("rendezvous"), py::arg("gloo"),
+           py::arg("why_no_gloo"), py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("transport", &Backend::transport);
+  module.def("shutdown_backends", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
+  module.def("host_id", &net::host_id);
+  module.def("generate_secret", [] { return net::Secret::generate().hex(); });
+  module.def(
+      "read_secret", [](const std::string& path) { return value_or_raise(net::Secret::from_file(path)).hex(); },
+      py::arg("path"));
 }
 
 }  // namespace motley::bind

@@ -20,15 +20,30 @@ std::string shared_path(const std::string& name) {
   return "/motley-" + name;
 }
 
-// Maps `bytes` of the open file and touches every page now, so that the first use is not slowed by page faults.
-Result<std::byte*> map_all(int descriptor, std::size_t bytes, const std::string& name) {
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+// Maps `bytes` of the open file. What is there already is touched now, so that the first use is not slowed by page
+// faults.
+Result<std::byte*> map_all(int descriptor, std::size_t bytes, const std::string& name, int populate) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | populate, descriptor, 0);
   if (data == MAP_FAILED) {
     return fail(ErrorCode::kIo, "cannot map the shared memory '/dev/shm{}' of {}: {}", shared_path(name),
                 format_bytes(static_cast<double>(bytes)), errno_text());
   }
   ::madvise(data, bytes, MADV_HUGEPAGE);  // a wish, for systems whose shared memory takes advice
   return static_cast<std::byte*>(data);
+}
+
+// tmpfs gives pages only when they are first touched, and kills the toucher when there are none; reserving them turns
+// that into an error code.
+Status reserve(const Descriptor& descriptor, std::size_t offset, std::size_t bytes) {
+  int problem = 0;
+  do {
+    problem = ::posix_fallocate(descriptor.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (problem == EINTR);
+  if (problem == 0) return {};
+  return fail(ErrorCode::kIo,
+              "cannot reserve {} of shared memory in /dev/shm: {}; make it larger (in a container: --shm-size), or "
+              "exchange over TCP",
+              format_bytes(static_cast<double>(bytes)), std::strerror(problem));
 }
 
 }  // namespace
@@ -45,6 +60,22 @@ std::string host_id() {
 }
 
 Result<std::unique_ptr<Region>> Region::create(const std::string& name, std::size_t bytes) {
+  return create(name, bytes, Backing::kWhole);
+}
+
+Result<std::unique_ptr<Region>> Region::create_uncommitted(const std::string& name, std::size_t bytes) {
+  return create(name, bytes, Backing::kCommitted);
+}
+
+Result<std::unique_ptr<Region>> Region::map(const std::string& name, std::size_t bytes) {
+  return map(name, bytes, Backing::kWhole);
+}
+
+Result<std::unique_ptr<Region>> Region::map_uncommitted(const std::string& name, std::size_t bytes) {
+  return map(name, bytes, Backing::kCommitted);
+}
+
+Result<std::unique_ptr<Region>> Region::create(const std::string& name, std::size_t bytes, Backing backing) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   if (bytes == 0 || bytes > (std::size_t{1} << 62)) {
     return fail(ErrorCode::kInvalidInput, "the shared memory '{}' cannot have {} bytes", name, bytes);
@@ -55,28 +86,25 @@ Result<std::unique_ptr<Region>> Region::create(const std::string& name, std::siz
   if (!descriptor.valid()) {
     return fail(ErrorCode::kIo, "cannot create the shared memory '/dev/shm{}': {}", path, errno_text());
   }
-  // tmpfs gives pages only when they are first touched, and kills the toucher when there are none; reserving them here
-  // turns that into an error code.
-  int problem = 0;
-  do {
-    problem = ::posix_fallocate(descriptor.get(), 0, static_cast<off_t>(bytes));
-  } while (problem == EINTR);
-  if (problem != 0) {
-    ::shm_unlink(path.c_str());
-    return fail(ErrorCode::kIo,
-                "cannot reserve {} of shared memory in /dev/shm: {}; make it larger (in a container: --shm-size), or "
-                "exchange over TCP",
-                format_bytes(static_cast<double>(bytes)), std::strerror(problem));
+  Status sized = backing == Backing::kWhole ? reserve(descriptor, 0, bytes) : Status();
+  if (backing == Backing::kCommitted && ::ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) {
+    sized = fail(ErrorCode::kIo, "cannot size the shared memory '/dev/shm{}' to {}: {}", path,
+                 format_bytes(static_cast<double>(bytes)), errno_text());
   }
-  auto data = map_all(descriptor.get(), bytes, name);
+  if (!sized) {
+    ::shm_unlink(path.c_str());
+    return fail(std::move(sized).error());
+  }
+  auto data = map_all(descriptor.get(), bytes, name, backing == Backing::kWhole ? MAP_POPULATE : MAP_NORESERVE);
   if (!data) {
     ::shm_unlink(path.c_str());
     return fail(std::move(data).error());
   }
-  return std::unique_ptr<Region>(new Region(name, *data, bytes, true));
+  if (backing == Backing::kWhole) descriptor.close();
+  return std::unique_ptr<Region>(new Region(name, std::move(descriptor), *data, bytes, true));
 }
 
-Result<std::unique_ptr<Region>> Region::map(const std::string& name, std::size_t bytes) {
+Result<std::unique_ptr<Region>> Region::map(const std::string& name, std::size_t bytes, Backing backing) {
   const std::string path = shared_path(name);
   Descriptor descriptor(::shm_open(path.c_str(), O_RDWR | O_CLOEXEC, 0));
   struct stat status{};
@@ -92,8 +120,19 @@ Result<std::unique_ptr<Region>> Region::map(const std::string& name, std::size_t
     return fail(ErrorCode::kInvalidInput, "the shared memory '/dev/shm{}' has {} bytes; {} are wanted", path, size,
                 bytes);
   }
-  MOTLEY_ASSIGN(std::byte* const data, map_all(descriptor.get(), size, name));
-  return std::unique_ptr<Region>(new Region(name, data, size, false));
+  MOTLEY_ASSIGN(std::byte* const data,
+                map_all(descriptor.get(), size, name, backing == Backing::kWhole ? MAP_POPULATE : MAP_NORESERVE));
+  return std::unique_ptr<Region>(new Region(name, Descriptor(), data, size, false));
+}
+
+Status Region::commit(std::size_t offset, std::size_t bytes) {
+  MOTLEY_INVARIANT(descriptor_.valid() && offset + bytes <= size_, "{} bytes at {} of '{}' cannot be committed", bytes,
+                   offset, name_);
+  MOTLEY_TRY(reserve(descriptor_, offset, bytes));
+#ifdef MADV_POPULATE_WRITE
+  ::madvise(data_ + offset, bytes, MADV_POPULATE_WRITE);  // a wish: the first use is then not slowed by page faults
+#endif
+  return {};
 }
 
 Region::~Region() {

@@ -1,5 +1,6 @@
 // Memory that several processes of one machine map: created and exported by its owner, mapped by peers, gone when the
-// last process unmaps it, also after a kill. Host memory only so far.
+// last process unmaps it, also after a kill. Host memory only so far. A region is backed by memory as a whole from the
+// start, or, where it only bounds what may be needed, piece by piece as its owner commits it.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "motley/base/os/descriptor.h"
 #include "motley/base/result.h"
 
 namespace motley::net {
@@ -23,6 +25,13 @@ class Region {
   // Maps the region that a peer created under this name; `bytes` must fit in it.
   static Result<std::unique_ptr<Region>> map(const std::string& name, std::size_t bytes);
 
+  // The same for a region of which only what its owner commits is backed by memory; nothing else of it may be touched.
+  static Result<std::unique_ptr<Region>> create_uncommitted(const std::string& name, std::size_t bytes);
+  static Result<std::unique_ptr<Region>> map_uncommitted(const std::string& name, std::size_t bytes);
+  // Backs this part, in whole pages, with zeroed memory, for all who map it; what is committed already stays as it is.
+  // The owner's call, of a region made by create_uncommitted. A full /dev/shm is an error.
+  Status commit(std::size_t offset, std::size_t bytes);
+
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -38,9 +47,13 @@ class Region {
   }
 
  private:
-  Region(std::string name, std::byte* data, std::size_t size, bool owner)
-      : name_(std::move(name)), data_(data), size_(size), linked_(owner) {}
+  enum class Backing { kWhole, kCommitted };
+  static Result<std::unique_ptr<Region>> create(const std::string& name, std::size_t bytes, Backing backing);
+  static Result<std::unique_ptr<Region>> map(const std::string& name, std::size_t bytes, Backing backing);
+  Region(std::string name, Descriptor descriptor, std::byte* data, std::size_t size, bool owner)
+      : name_(std::move(name)), descriptor_(std::move(descriptor)), data_(data), size_(size), linked_(owner) {}
   std::string name_;
+  Descriptor descriptor_;  // of what can be committed later
   std::byte* data_;
   std::size_t size_;
   bool linked_;

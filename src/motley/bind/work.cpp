@@ -1,0 +1,89 @@
+#include "motley/bind/work.h"
+
+namespace motley::bind {
+namespace {
+
+constexpr auto kHealthTime = std::chrono::milliseconds(50);  // between two looks at the session while gloo works
+
+// What went wrong in an operation of gloo's: what the session knows of a lost rank, else gloo's own words.
+std::exception_ptr explain(const std::exception_ptr& problem, const std::weak_ptr<net::Session>& session,
+                           const char* operation, const std::string& group) {
+  std::string words = "it was aborted";
+  try {
+    std::rethrow_exception(problem);
+  } catch (const c10::Error& error) {
+    words = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    words = error.what();
+  }
+  const auto alive = session.lock();
+  const Error seen{ErrorCode::kPeerLost, words, -1};
+  const Error cause = alive ? net::first_cause(*alive, seen) : seen;
+  return make_exception(fmt::format("{}{}: {}", operation, group, cause.message));
+}
+
+}  // namespace
+
+std::exception_ptr make_exception(const std::string& message) {
+  return std::make_exception_ptr(
+      c10::DistBackendError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, "motley: " + message));
+}
+
+CollectiveWork::CollectiveWork(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> keeps,
+                               std::vector<at::Tensor> results)
+    : Work(rank, type, title, keeps),
+      keeps_(std::move(keeps)),
+      results_(std::move(results)),
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+void CollectiveWork::complete(const Status& status, const std::string& group) {
+  if (status) {
+    future_->markCompleted(c10::IValue(results_));
+    return finish();
+  }
+  const std::exception_ptr problem = make_exception(status.error().message + group);
+  future_->setError(problem);
+  finish(problem);
+}
+
+DelegatedWork::DelegatedWork(c10::intrusive_ptr<c10d::Work> work, const char* operation,
+                             std::weak_ptr<net::Session> session, std::string group, bool waits_by_itself)
+    : Work(-1, work->retrieveOpType()),
+      work_(std::move(work)),
+      operation_(operation),
+      session_(std::move(session)),
+      group_(std::move(group)),
+      waits_by_itself_(waits_by_itself) {}
+
+std::exception_ptr DelegatedWork::exception() const {
+  const std::exception_ptr problem = work_->exception();
+  return problem ? explain(problem, session_, operation_, group_) : nullptr;
+}
+
+bool DelegatedWork::wait(std::chrono::milliseconds timeout) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (;;) {
+    try {
+      return work_->wait(waits_by_itself_ ? timeout : kHealthTime);
+    } catch (...) {
+      const std::exception_ptr problem = std::current_exception();
+      const bool goes_on = !waits_by_itself_ && !work_->isCompleted();
+      const bool is_late = timeout != kNoTimeout && std::chrono::steady_clock::now() - begin > timeout;
+      const auto session = session_.lock();
+      const bool is_healthy = !session || session->health().has_value();
+      if (!goes_on || is_late || !is_healthy) std::rethrow_exception(explain(problem, session_, operation_, group_));
+    }
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> DelegatedWork::getFuture() {
+  const auto future = work_->getFuture();
+  return future->then(
+      [session = session_, operation = operation_, group = group_](c10::ivalue::Future& done) {
+        if (done.hasError()) std::rethrow_exception(explain(done.exception_ptr(), session, operation, group));
+        return done.value();
+      },
+      future->elementType());
+}
+
+}  // namespace motley::bind

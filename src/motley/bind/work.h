@@ -1,0 +1,89 @@
+// The works that the backend hands out: what c10d knows of an operation under way.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/net/session.h"
+
+namespace motley::bind {
+
+// What becomes a DistBackendError in Python.
+std::exception_ptr make_exception(const std::string& message);
+
+// An operation of the communicator, whose thread completes it.
+class CollectiveWork final : public c10d::Work {
+ public:
+  // `keeps` are the tensors that the operation reads and writes, `results` those of them that the user gets.
+  CollectiveWork(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> keeps,
+                 std::vector<at::Tensor> results);
+
+  // By the communicator's thread, once. `group` says in an error which ranks' group it is.
+  void complete(const Status& status, const std::string& group);
+  void set_number(std::uint64_t number) { number_ = number; }
+
+  std::vector<at::Tensor> result() override { return results_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  std::uint64_t getSequencenumber() const override { return number_; }
+
+ private:
+  const std::vector<at::Tensor> keeps_;
+  const std::vector<at::Tensor> results_;
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::uint64_t number_ = 0;
+};
+
+// An operation that gloo carries out. It fails with what the session knows, and as soon as that knows it: gloo itself
+// notices the loss of a neighbour only, and ranks may wait for others which have given up.
+class DelegatedWork final : public c10d::Work {
+ public:
+  // `waits_by_itself`: of a point-to-point operation, which ends in its wait().
+  DelegatedWork(c10::intrusive_ptr<c10d::Work> work, const char* operation, std::weak_ptr<net::Session> session,
+                std::string group, bool waits_by_itself);
+
+  bool isCompleted() override { return work_->isCompleted(); }
+  bool isSuccess() const override { return work_->isSuccess(); }
+  std::exception_ptr exception() const override;
+  int sourceRank() const override { return work_->sourceRank(); }
+  std::vector<at::Tensor> result() override { return work_->result(); }
+  void synchronize() override { work_->synchronize(); }
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override { work_->abort(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
+
+ private:
+  const c10::intrusive_ptr<c10d::Work> work_;
+  const char* const operation_;
+  const std::weak_ptr<net::Session> session_;
+  const std::string group_;
+  const bool waits_by_itself_;
+};
+
+// Works that are complete. The communicator's thread leaves them here and the caller's threads take them away, so that
+// it never drops a tensor's last reference: where Python has seen the tensor that needs Python's lock, which cannot be
+// had while the interpreter ends.
+class FinishedWorks {
+ public:
+  void put(c10::intrusive_ptr<CollectiveWork> work) {
+    const std::lock_guard lock(mutex_);
+    works_.push_back(std::move(work));
+  }
+  void drop() {
+    std::vector<c10::intrusive_ptr<CollectiveWork>> works;
+    const std::lock_guard lock(mutex_);
+    works.swap(works_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<c10::intrusive_ptr<CollectiveWork>> works_;
+};
+
+}  // namespace motley::bind
