@@ -26,6 +26,8 @@ os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 atexit.register(_motley.shutdown_backends)
 
 _TRANSPORTS = ("auto", "tcp")
+_NO_GLOO = ("it goes over gloo, which is not authenticated, and the ranks are on several hosts: set GLOO_DEVICE_TRANSPORT=TCP_TLS and "
+            "gloo's variables for keys and certificates on all ranks, or make a group with backend=\"gloo\" for it")
 
 
 def create(options: Any) -> Any:
@@ -38,12 +40,14 @@ def create(options: Any) -> Any:
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     ranks = list(options.global_ranks_in_group) or list(range(size))
     if size == 1:
-        return _motley.Backend(rank, ranks, timeout, None, _make_gloo(options.store, rank, size, timeout), "")
+        return _motley.Backend(rank, ranks, timeout, None, _make_gloo(options.store, rank, size, timeout, True), "")
     # A group may be made anew on the same store; each time has its own keys.
     store = dist.PrefixStore(f"motley/{options.store.add(f'motley/{rank}', 1)}", options.store)
     hosts = _gather(store, "host", rank, ranks, _motley.host_id(), timeout)
     one_host = len(set(hosts)) == 1
-    gloo, why_none = _make_gloo(store, rank, size, timeout), ""
+    gloo, why_none = None, _NO_GLOO
+    if one_host or os.environ.get("GLOO_DEVICE_TRANSPORT") == "TCP_TLS":
+        gloo = _make_gloo(store, rank, size, timeout, one_host)
     rendezvous = _arrange(store, rank, one_host, timeout)
     return _motley.Backend(rank, ranks, timeout, rendezvous, gloo, why_none)
 
@@ -101,9 +105,10 @@ def _wait(store: dist.Store, keys: list[str], ranks: Iterable[int], timeout: tim
         raise dist.DistBackendError(f"motley: making a process group: {words}") from problem
 
 
-def _make_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-    """Over loopback, so that nothing outside this machine can connect to it."""
+def _make_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta, one_host: bool) -> Any:
+    """On one host over loopback, so that nothing outside it can connect; else as PyTorch's variables say."""
     options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1") if one_host
+                        else dist.ProcessGroupGloo.create_default_device()]
     options._timeout = timeout
     return dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, options)

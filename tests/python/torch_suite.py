@@ -23,7 +23,7 @@ OWN_BACKENDS = re.compile(r'BACKEND (!=|==) "(gloo|mpi)"')
 
 
 def load_suite(backend, lift):
-    """The suite's module, with the backend among those that its tests are for."""
+    """The suite's module, with the backend among those that its tests are for, and its source."""
     from torch.testing._internal import common_distributed  # noqa: F401  it fills what the suite reads
     from torch.testing._internal.common_distributed import DistTestCases
 
@@ -31,13 +31,12 @@ def load_suite(backend, lift):
         DistTestCases.backend_feature[feature].add(backend)
     found = importlib.util.find_spec(SUITE)
     source = pathlib.Path(found.origin).read_text()
-    count = 0
     if lift:
-        source, count = OWN_BACKENDS.subn(lambda m: f'BACKEND {"not in" if m[1] == "!=" else "in"} ("{m[2]}", "{backend}")', source)
+        source = OWN_BACKENDS.sub(lambda m: f'BACKEND {"not in" if m[1] == "!=" else "in"} ("{m[2]}", "{backend}")', source)
     module = importlib.util.module_from_spec(found)
     sys.modules[SUITE] = module
     exec(compile(source, found.origin, "exec"), module.__dict__)
-    return module, source, count
+    return module, source
 
 
 def lifted_tests(source):
@@ -49,6 +48,19 @@ def lifted_tests(source):
         elif found := re.match(r"\s+def (\w+)\(", line):
             if pending and found[1].startswith("test_"):
                 names.append(found[1])
+            pending = False
+    return names
+
+
+def tests_of_gpus(source):
+    """The names of the tests that would start their processes only to find that there is no GPU."""
+    names, pending = set(), False
+    for line in source.splitlines():
+        if re.match(r"\s+@skip_if_(no_gpu|lt_x_gpu)", line):
+            pending = True
+        elif found := re.match(r"\s+def (\w+)\(", line):
+            if pending:
+                names.add(found[1])
             pending = False
     return names
 
@@ -80,13 +92,18 @@ def prepare():
     return load_suite(os.environ["BACKEND"], os.environ["MOTLEY_TORCH_SUITE"] == "lift")
 
 
-suite, suite_source, _ = prepare()
+suite, suite_source = prepare()
 
 
 class Suite(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
     def setUp(self):
         super().setUp()
         self._spawn_processes()
+
+
+if not suite.torch.cuda.is_available():
+    for test in tests_of_gpus(suite_source) & set(dir(Suite)):
+        setattr(Suite, test, unittest.skip("it needs a GPU")(getattr(Suite, test)))
 
 
 class Result(unittest.TextTestResult):

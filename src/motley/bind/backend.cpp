@@ -2,6 +2,9 @@
 
 #include <Python.h>
 
+#include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <set>
 
 namespace motley::bind {
@@ -38,6 +41,13 @@ class ReleasedLock {
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
+}
+
+// Tensors into which this one's values go as they are.
+bool are_like(const std::vector<at::Tensor>& tensors, const at::Tensor& one) {
+  return is_plain(one) && std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
+           return is_plain(tensor) && tensor.scalar_type() == one.scalar_type() && tensor.numel() == one.numel();
+         });
 }
 
 // The type in which its elements are summed, if they are.
@@ -139,16 +149,19 @@ c10d::Backend& Backend::gloo(const char* operation) const {
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::delegated(c10::intrusive_ptr<c10d::Work> work, const char* operation,
-                                                  bool waits_by_itself) const {
+                                                  bool waits_by_itself, std::function<void()> unpack) const {
   finished_->drop();
-  return c10::make_intrusive<DelegatedWork>(std::move(work), operation, group_.session, group_.words, waits_by_itself);
+  return c10::make_intrusive<DelegatedWork>(std::move(work), operation, group_.session, group_.words, waits_by_itself,
+                                            std::move(unpack));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::start(Collective what, c10d::OpType type, const char* title,
                                               std::chrono::milliseconds timeout, std::vector<at::Tensor> keeps,
-                                              std::vector<at::Tensor> results) {
+                                              std::vector<at::Tensor> results, std::function<void()> unpack) {
+  TORCH_CHECK(!is_shut_down_, title, ": the process group was shut down");
   finished_->drop();
-  auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, std::move(keeps), std::move(results));
+  auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, std::move(keeps), std::move(results),
+                                                  std::move(unpack));
   const auto allowed = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
   what.seconds = std::chrono::duration<double>(allowed).count();
   what.done = [work, finished = finished_, group = group_.words](const Status& status) mutable {
@@ -229,6 +242,21 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce(std::vector<at::Tensor>& tensors,
 c10::intrusive_ptr<c10d::Work> Backend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
                                                   std::vector<at::Tensor>& inputs,
                                                   const c10d::AllgatherOptions& options) {
+  if (group_.communicator && inputs.size() == 1 && outputs.size() == 1 && are_like(outputs[0], inputs[0]) &&
+      static_cast<int>(outputs[0].size()) == getSize()) {
+    const at::Tensor flat = at::empty({getSize(), inputs[0].numel()}, inputs[0].options());
+    std::vector<at::Tensor> keeps = outputs[0];
+    keeps.insert(keeps.end(), {inputs[0], flat});
+    const auto unpack = [flat, results = outputs[0]] {
+      std::size_t begin = 0;
+      for (const at::Tensor& result : results) {
+        std::memcpy(result.data_ptr(), bytes(flat).data() + begin, result.nbytes());
+        begin += result.nbytes();
+      }
+    };
+    return start({.kind = CollectiveKind::kAllGather, .input = bytes(inputs[0]), .output = bytes(flat)},
+                 c10d::OpType::ALLGATHER, "motley:all_gather", options.timeout, std::move(keeps), outputs[0], unpack);
+  }
   return delegated(gloo("all_gather").allgather(outputs, inputs, options), "all_gather");
 }
 
@@ -309,7 +337,23 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Te
 
 c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
                                                  const c10d::AllToAllOptions& options) {
-  return delegated(gloo("all_to_all").alltoall(outputs, inputs, options), "all_to_all");
+  // gloo exchanges parts of one tensor.
+  std::vector<at::Tensor> flat;
+  std::vector<std::int64_t> output_counts;
+  std::vector<std::int64_t> input_counts;
+  for (const at::Tensor& input : inputs) {
+    flat.push_back(input.reshape(-1));
+    input_counts.push_back(input.numel());
+  }
+  for (const at::Tensor& output : outputs) output_counts.push_back(output.numel());
+  const std::int64_t total = std::accumulate(output_counts.begin(), output_counts.end(), std::int64_t{0});
+  at::Tensor sent = at::cat(flat);
+  at::Tensor received = at::empty({total}, sent.options());
+  auto work = gloo("all_to_all").alltoall_base(received, sent, output_counts, input_counts, options);
+  return delegated(std::move(work), "all_to_all", false, [received, sent, output_counts, outputs] {
+    const auto parts = received.split_with_sizes(output_counts);
+    for (std::size_t part = 0; part < parts.size(); ++part) outputs[part].copy_(parts[part].view_as(outputs[part]));
+  });
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
@@ -325,6 +369,7 @@ c10::intrusive_ptr<c10d::Work> Backend::recvAnysource(std::vector<at::Tensor>& t
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
+  if (group_.communicator) return start({}, c10d::OpType::BARRIER, "motley:barrier", options.timeout, {}, {});
   return delegated(gloo("barrier").barrier(options), "barrier");
 }
 

@@ -101,10 +101,10 @@ class Backend final : public c10d::Backend {
   // The group that does what this one leaves to it, or an exception that names the operation.
   c10d::Backend& gloo(const char* operation) const;
   c10::intrusive_ptr<c10d::Work> delegated(c10::intrusive_ptr<c10d::Work> work, const char* operation,
-                                           bool waits_by_itself = false) const;
+                                           bool waits_by_itself = false, std::function<void()> unpack = {}) const;
   c10::intrusive_ptr<c10d::Work> start(collective::Collective what, c10d::OpType type, const char* title,
                                        std::chrono::milliseconds timeout, std::vector<at::Tensor> keeps,
-                                       std::vector<at::Tensor> results);
+                                       std::vector<at::Tensor> results, std::function<void()> unpack = {});
 
   const c10::intrusive_ptr<Options> options_;
   Delegate delegate_;

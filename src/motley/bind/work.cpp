@@ -30,14 +30,16 @@ std::exception_ptr make_exception(const std::string& message) {
 }
 
 CollectiveWork::CollectiveWork(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> keeps,
-                               std::vector<at::Tensor> results)
+                               std::vector<at::Tensor> results, std::function<void()> unpack)
     : Work(rank, type, title, keeps),
       keeps_(std::move(keeps)),
       results_(std::move(results)),
+      unpack_(std::move(unpack)),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
 
 void CollectiveWork::complete(const Status& status, const std::string& group) {
   if (status) {
+    if (unpack_) unpack_();
     future_->markCompleted(c10::IValue(results_));
     return finish();
   }
@@ -47,13 +49,15 @@ void CollectiveWork::complete(const Status& status, const std::string& group) {
 }
 
 DelegatedWork::DelegatedWork(c10::intrusive_ptr<c10d::Work> work, const char* operation,
-                             std::weak_ptr<net::Session> session, std::string group, bool waits_by_itself)
+                             std::weak_ptr<net::Session> session, std::string group, bool waits_by_itself,
+                             std::function<void()> unpack)
     : Work(-1, work->retrieveOpType()),
       work_(std::move(work)),
       operation_(operation),
       session_(std::move(session)),
       group_(std::move(group)),
-      waits_by_itself_(waits_by_itself) {}
+      waits_by_itself_(waits_by_itself),
+      unpack_(std::make_shared<Once>(std::move(unpack))) {}
 
 std::exception_ptr DelegatedWork::exception() const {
   const std::exception_ptr problem = work_->exception();
@@ -64,7 +68,9 @@ bool DelegatedWork::wait(std::chrono::milliseconds timeout) {
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
     try {
-      return work_->wait(waits_by_itself_ ? timeout : kHealthTime);
+      const bool done = work_->wait(waits_by_itself_ ? timeout : kHealthTime);
+      (*unpack_)();
+      return done;
     } catch (...) {
       const std::exception_ptr problem = std::current_exception();
       const bool goes_on = !waits_by_itself_ && !work_->isCompleted();
@@ -79,8 +85,9 @@ bool DelegatedWork::wait(std::chrono::milliseconds timeout) {
 c10::intrusive_ptr<c10::ivalue::Future> DelegatedWork::getFuture() {
   const auto future = work_->getFuture();
   return future->then(
-      [session = session_, operation = operation_, group = group_](c10::ivalue::Future& done) {
+      [session = session_, operation = operation_, group = group_, unpack = unpack_](c10::ivalue::Future& done) {
         if (done.hasError()) std::rethrow_exception(explain(done.exception_ptr(), session, operation, group));
+        (*unpack)();
         return done.value();
       },
       future->elementType());

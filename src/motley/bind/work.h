@@ -3,6 +3,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,9 +21,10 @@ std::exception_ptr make_exception(const std::string& message);
 // An operation of the communicator, whose thread completes it.
 class CollectiveWork final : public c10d::Work {
  public:
-  // `keeps` are the tensors that the operation reads and writes, `results` those of them that the user gets.
+  // `keeps` are the tensors that the operation reads and writes, `results` those that the user gets; `unpack` fills
+  // these from those once the operation is over, where they differ.
   CollectiveWork(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> keeps,
-                 std::vector<at::Tensor> results);
+                 std::vector<at::Tensor> results, std::function<void()> unpack);
 
   // By the communicator's thread, once. `group` says in an error which ranks' group it is.
   void complete(const Status& status, const std::string& group);
@@ -35,6 +37,7 @@ class CollectiveWork final : public c10d::Work {
  private:
   const std::vector<at::Tensor> keeps_;
   const std::vector<at::Tensor> results_;
+  const std::function<void()> unpack_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::uint64_t number_ = 0;
 };
@@ -43,9 +46,10 @@ class CollectiveWork final : public c10d::Work {
 // notices the loss of a neighbour only, and ranks may wait for others which have given up.
 class DelegatedWork final : public c10d::Work {
  public:
-  // `waits_by_itself`: of a point-to-point operation, which ends in its wait().
+  // `waits_by_itself`: of a point-to-point operation, which ends in its wait(). `unpack` is called once it has
+  // succeeded.
   DelegatedWork(c10::intrusive_ptr<c10d::Work> work, const char* operation, std::weak_ptr<net::Session> session,
-                std::string group, bool waits_by_itself);
+                std::string group, bool waits_by_itself, std::function<void()> unpack);
 
   bool isCompleted() override { return work_->isCompleted(); }
   bool isSuccess() const override { return work_->isSuccess(); }
@@ -59,11 +63,25 @@ class DelegatedWork final : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
 
  private:
+  // Does something the first time that it is asked to.
+  class Once {
+   public:
+    explicit Once(std::function<void()> what) : what_(std::move(what)) {}
+    void operator()() {
+      if (what_) std::call_once(flag_, what_);
+    }
+
+   private:
+    const std::function<void()> what_;
+    std::once_flag flag_;
+  };
+
   const c10::intrusive_ptr<c10d::Work> work_;
   const char* const operation_;
   const std::weak_ptr<net::Session> session_;
   const std::string group_;
   const bool waits_by_itself_;
+  const std::shared_ptr<Once> unpack_;
 };
 
 // Works that are complete. The communicator's thread leaves them here and the caller's threads take them away, so that
