@@ -14,5 +14,7 @@ Result<std::vector<BenchRow>> python_pinned(const BenchOptions& options);
 Result<std::vector<BenchRow>> python_overhead(const BenchOptions& options);
 // How far training is from one process that computes each batch whole.
 Result<std::vector<BenchRow>> python_equality(const BenchOptions& options);
+// The backend of torch.distributed against gloo.
+Result<std::vector<BenchRow>> python_backend(const BenchOptions& options);
 
 }  // namespace motley::bench

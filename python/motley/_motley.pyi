@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -75,3 +76,22 @@ class ProcessPacer:
     def stop(self) -> None: ...
 
 def seconds_without_processor(pid: int) -> float: ...
+
+class Rendezvous:
+    """What the ranks of a process group have agreed on (src/motley/bind/backend_module.cpp)."""
+
+    def __init__(self, secret: str, is_given_secret: bool, endpoint: str, bind_host: str, publish: Callable[[str], None],
+                 over_tcp: bool) -> None: ...
+
+class Backend(dist.Backend):
+    """The backend motley of a process group (src/motley/bind/backend.h). Waits for all ranks; raises DistBackendError."""
+
+    def __init__(self, rank: int, ranks: Sequence[int], timeout: timedelta, rendezvous: Rendezvous | None, gloo: object,
+                 why_no_gloo: str) -> None: ...
+    @property
+    def transport(self) -> str: ...
+
+def shutdown_backends() -> None: ...
+def host_id() -> str: ...
+def generate_secret() -> str: ...
+def read_secret(path: str) -> str: ...

@@ -1,8 +1,14 @@
-"""Processes that are the ranks of one gloo group and run functions together, for tests: they start once a test class."""
+"""Processes that are the ranks of one process group, for tests: they start once a test class and run functions together, or, for
+what ends them, each runs a script of its own."""
 import ctypes
+import json
 import multiprocessing
 import multiprocessing.connection
+import os
+import pathlib
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -14,14 +20,16 @@ AFTER_FAILURE = 5  # by the others once one has failed
 PR_SET_PDEATHSIG = 1
 
 
-def serve(rank, count, folder, pipe):
+def serve(rank, count, folder, pipe, backend):
     """A rank: runs what it is sent, and sends back what that gave, or how it failed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=count)
+    if backend == "motley":
+        import motley  # noqa: F401
+    dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=count)
     pipe.send((True, None))
     while (call := pipe.recv()) is not None:
         function, arguments = call
@@ -43,7 +51,7 @@ class Failed(Exception):
 class RanksTest(unittest.TestCase):
     """A test class whose tests run functions of their module on `count` ranks."""
 
-    count = 2
+    count, backend = 2, "gloo"
 
     @classmethod
     def setUpClass(cls):
@@ -53,7 +61,7 @@ class RanksTest(unittest.TestCase):
         cls.ranks = []
         for rank in range(cls.count):
             mine, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(rank, cls.count, cls.folder.name, theirs))
+            process = context.Process(target=serve, args=(rank, cls.count, cls.folder.name, theirs, cls.backend))
             process.start()
             cls.ranks.append((process, mine))
         cls.addClassCleanup(cls.stop)
@@ -98,3 +106,35 @@ class RanksTest(unittest.TestCase):
         failures = caught.exception.failures
         self.assertEqual(len(failures), self.count, caught.exception)
         return [message for _, _, message, _ in failures]
+
+
+def run_scripts(script, count, timeout=CALL, **variables):
+    """The exit codes, and what they wrote, of processes that run the same Python text as ranks of a group of their own.
+
+    It finds RANK, WORLD_SIZE and INIT (for init_method) in its environment, and these variables.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        started = []
+        for rank in range(count):
+            named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "INIT": f"file://{folder}/rendezvous", "OMP_NUM_THREADS": 1}
+            file = pathlib.Path(folder, str(rank)).open("w+")
+            environment = os.environ | {name: str(value) for name, value in (named | variables).items()}
+            started.append((subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=file, stderr=file), file))
+        deadline = time.monotonic() + timeout
+        ends = []
+        for process, file in started:
+            try:
+                code = process.wait(max(0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                code = "it did not end"
+            file.seek(0)
+            ends.append((code, file.read()))
+            file.close()
+        return ends
+
+
+def json_of(text):
+    """What a script printed last."""
+    return json.loads(text.strip().splitlines()[-1])

@@ -349,9 +349,9 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& output
   const std::int64_t total = std::accumulate(output_counts.begin(), output_counts.end(), std::int64_t{0});
   at::Tensor sent = at::cat(flat);
   at::Tensor received = at::empty({total}, sent.options());
+  const auto parts = received.split_with_sizes(output_counts);
   auto work = gloo("all_to_all").alltoall_base(received, sent, output_counts, input_counts, options);
-  return delegated(std::move(work), "all_to_all", false, [received, sent, output_counts, outputs] {
-    const auto parts = received.split_with_sizes(output_counts);
+  return delegated(std::move(work), "all_to_all", false, [parts, outputs] {
     for (std::size_t part = 0; part < parts.size(); ++part) outputs[part].copy_(parts[part].view_as(outputs[part]));
   });
 }
