@@ -77,6 +77,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
        {{"speeds", python_speeds},
         {"pinned", python_pinned},
         {"overhead", python_overhead},
+        {"equality", python_equality},
         {"backend", python_backend}}},
       {"schedule",
        {{"anchors", schedule_anchors},

@@ -60,17 +60,27 @@ class _Batch:
     is_last: bool
 
 
-class _Drawn(torch.utils.data.Sampler[list[int]]):
-    """The indices of one batch after the other, as torch's DataLoader asks for them."""
+class _Drawn(torch.utils.data.DistributedSampler[list[int]]):
+    """The indices of one batch after the other, as torch's DataLoader asks for them.
+
+    Lightning and Ray Train put a DistributedSampler into each loader that has none; this is one.
+    """
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
 
     def __iter__(self) -> Iterator[list[int]]:
+        if not self._loader._begins:
+            raise RuntimeError(
+                "another DataLoader was made of a motley.DataLoader's batches, as accelerate.skip_first_batches does: it would not know the "
+                "ranks' samples. Iterate over the motley.DataLoader; its load_state_dict goes on in the middle of an epoch")
         return self._loader._draw()
 
     def __len__(self) -> int:
         return len(self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing: the loader counts its passes, also those before it was resumed, of which a framework may not know."""
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -102,6 +112,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             the end a page of it, ``report.html``. Where the loader goes on from a state, the folder of that run.
         **arguments: those of ``torch.utils.data.DataLoader``: ``num_workers``, ``collate_fn``, ``pin_memory``, and so on.
 
+    Attributes:
+        epoch: how many passes are done.
+
     Attributes (of what was yielded last):
         samples: this rank's samples of the step; 0 where it has none and got a stand-in, whose gradients count nothing.
         total: samples of the step on all ranks.
@@ -116,6 +129,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     All ranks call its methods in the same order. Not thread-safe.
     """
+
+    # Accelerate leaves a loader alone that says the first, and saves the state of one that says the second.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
 
     def __init__(self, dataset: torch.utils.data.Dataset[Any], global_batch_size: int | None = None, *, shuffle: bool = True,
                  seed: int = 0, drop_last: bool = False, batch_split: str | Sequence[float] = "dynamic",
@@ -175,9 +192,16 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         self.samples, self.total, self.micro_batches, self.step_ends = 0, 0, 0, True
         self.split: list[int] = []
-        super().__init__(dataset, batch_sampler=_Drawn(self), **arguments)
+        self._begins = False  # whether a pass is beginning, which alone may draw
+        drawn = _Drawn(self)
+        super().__init__(dataset, batch_sampler=drawn, **arguments)
+        self.__dict__["sampler"] = drawn  # PyTorch takes no sampler beside a batch_sampler, and frameworks look at this one
 
     # ---- What scripts call
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
 
     def weigh(self, loss: torch.Tensor) -> torch.Tensor:
         """The mean loss over the samples yielded last, scaled so that plain averaging over ranks and adding up over micro-batches
@@ -234,6 +258,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     # ---- Passes
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return self._yield_batches()
+
+    def _begin_pass(self) -> Iterator[Any]:
+        """Where the first batch is asked for: frameworks make iterators well before, and more of them than they use."""
         self._join()
         if not self._resumes and self._cursor > 0:  # the last pass was left before its end
             self._epoch, self._cursor = self._epoch + 1, 0
@@ -243,7 +271,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._pass = (self._number, self._cursor)
         for step in range(self._number, self._number + self._ahead):
             self._decide(step)
-        return self._yield_batches(super().__iter__())
+        self._begins = True
+        try:
+            return super().__iter__()
+        finally:
+            self._begins = False
 
     def __len__(self) -> int:
         if self._micro:
@@ -251,7 +283,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                             f"an epoch has {self._count_steps()} steps")
         return self._count_steps() * self._accumulation
 
-    def _yield_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _yield_batches(self) -> Iterator[Any]:
+        batches = self._begin_pass()
         sent: tuple[_Step, PendingNumbers] | None = None  # what was measured in the step before the last one
         done: _Step | None = None
         try:

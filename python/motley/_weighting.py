@@ -139,8 +139,12 @@ class _HookWeight(_Weight):
         self.shared = _motley.GradientWeight()
         self.shared.weight = 1 / self.ranks  # until a loader says otherwise: PyTorch's own average
         self._model, self._norms = model, norms
+        self._accumulates = True  # until a step begins, anything goes
+        self._sizes = 0, 0  # of a batch in the step before, and in this one
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
+        self._accumulates = micro_batches > 1
+        self._sizes = self._sizes[1], max(1, samples // micro_batches)
         self.shared.share = samples / total
         self.shared.weight = 1 / self.ranks if self.by_loss else samples / total
         self.shared.begin(self.device)
@@ -167,6 +171,20 @@ class _HookWeight(_Weight):
     def begin_batch(self, is_last: bool) -> None:
         self._model.require_backward_grad_sync = is_last
 
+    def check(self, _: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Before each forward of the model: whether its gradients will be weighted as those of this batch."""
+        if not torch.is_grad_enabled():
+            return
+        if not (self._model.require_backward_grad_sync or self._accumulates):
+            raise RuntimeError(
+                "gradients are accumulated over several batches, which may be split differently, and weighted as those of the last one: say "
+                "gradient_accumulation_steps, with the same number, to motley.DataLoader too")
+        size = next((len(value) for value in (*inputs, *named.values()) if isinstance(value, torch.Tensor) and value.dim()), None)
+        if size == self._sizes[0] != self._sizes[1]:
+            raise RuntimeError(
+                "a batch was asked for before the one before it was used, as Ray's prepare_data_loader does, and gradients are weighted as "
+                "those of the last one: iterate over the motley.DataLoader itself (its num_workers load ahead)")
+
     @property
     def finished(self) -> float:
         return self.shared.finished
@@ -191,6 +209,8 @@ def _hook_into(model: DistributedDataParallel, by: str, minimum: int, norms: lis
         model.register_comm_hook(state, _weighted_hook(weight, inner))
     # Buffers are not taken from rank 0, which waited in forward and hid who is slow.
     model.broadcast_buffers = False
+    if by == "samples":
+        model.register_forward_pre_hook(weight.check, with_kwargs=True)
     model._motley_weight = weight  # type: ignore[assignment]
     model.join = _refuse_join  # type: ignore[method-assign]
     return weight
