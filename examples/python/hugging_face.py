@@ -28,14 +28,18 @@ def collate(paragraphs):
     return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
 
 
+def make_model():
+    return GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=LONGEST, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
+                                      resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+
+
 def train(paragraphs, epochs, checkpoint, save_steps=100, batch_split="dynamic"):
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=LONGEST, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
-                                       resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
     arguments = TrainingArguments(
         checkpoint, num_train_epochs=epochs, per_device_train_batch_size=16, gradient_accumulation_steps=2, learning_rate=1e-3,
-        dataloader_drop_last=True, save_steps=save_steps, logging_steps=save_steps, report_to=[])
-    trainer = prepare_trainer(Trainer(model, arguments, collate, paragraphs), batch_split=batch_split)
+        dataloader_drop_last=True, save_steps=save_steps, logging_steps=save_steps, report_to=[],
+        use_cpu=not torch.cuda.is_available())  # or it starts no process group without GPUs
+    trainer = prepare_trainer(Trainer(make_model(), arguments, collate, paragraphs), batch_split=batch_split)
     trainer.train(resume_from_checkpoint=os.path.isdir(checkpoint) and get_last_checkpoint(checkpoint))
 
 

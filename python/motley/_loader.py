@@ -72,8 +72,8 @@ class _Drawn(torch.utils.data.DistributedSampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         if not self._loader._begins:
             raise RuntimeError(
-                "another DataLoader was made of a motley.DataLoader's batches, as accelerate.skip_first_batches does: it would not know the "
-                "ranks' samples. Iterate over the motley.DataLoader; its load_state_dict goes on in the middle of an epoch")
+                "another DataLoader was made of a motley.DataLoader's batches, as accelerate.skip_first_batches does: it would not know "
+                "the ranks' samples. Iterate over the motley.DataLoader; its load_state_dict goes on in the middle of an epoch")
         return self._loader._draw()
 
     def __len__(self) -> int:

@@ -177,8 +177,8 @@ class _HookWeight(_Weight):
             return
         if not (self._model.require_backward_grad_sync or self._accumulates):
             raise RuntimeError(
-                "gradients are accumulated over several batches, which may be split differently, and weighted as those of the last one: say "
-                "gradient_accumulation_steps, with the same number, to motley.DataLoader too")
+                "gradients are accumulated over several batches, which may be split differently, and weighted as those of the last one: "
+                "say gradient_accumulation_steps, with the same number, to motley.DataLoader too")
         size = next((len(value) for value in (*inputs, *named.values()) if isinstance(value, torch.Tensor) and value.dim()), None)
         if size == self._sizes[0] != self._sizes[1]:
             raise RuntimeError(

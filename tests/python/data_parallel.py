@@ -1,11 +1,14 @@
 """motley.DataLoader and motley.weight_gradients against one process that computes each whole batch by itself."""
 import collections
 import copy
+import importlib
 import itertools
 import json
 import pathlib
 import random
+import sys
 import unittest
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -414,6 +417,23 @@ def weighed_and_weighted():
     loader.weigh(mean_loss(model, inputs, targets))
 
 
+def accumulated_without_the_loader():
+    model = motley.weight_gradients(DDP(Net()), loader := motley.DataLoader(Data(), 24))
+    for _, inputs, targets in loader:
+        with model.no_sync():
+            mean_loss(model, inputs, targets).backward()
+
+
+def drawn_ahead():
+    model = motley.weight_gradients(DDP(Net()), loader := motley.DataLoader(Data(), 24))
+    batches = iter(loader)
+    ahead = next(batches)
+    for batch in batches:
+        _, inputs, targets = ahead
+        mean_loss(model, inputs, targets).backward()
+        ahead = batch
+
+
 def joined():
     model = motley.weight_gradients(DDP(Net()), motley.DataLoader(Data(), 24))
     with model.join():
@@ -436,6 +456,7 @@ class Refusals(RanksTest):
     def test_wrong_uses(self):
         for use, words in ((without_weighting, "motley.weight_gradients"), (weighted_twice, "once a model"),
                            (with_two_hooks, "hook=(state, hook)"), (weighed_and_weighted, "not both"), (joined, "join()"),
+                           (accumulated_without_the_loader, "gradient_accumulation_steps"), (drawn_ahead, "num_workers load ahead"),
                            (not_parallel, "DistributedDataParallel")):
             with self.subTest(use.__name__):
                 for message in self.refused_on_ranks(use):
@@ -504,6 +525,30 @@ class OneProcess(unittest.TestCase):
         with self.assertRaises(ValueError) as caught:
             motley.DataLoader(Data(100), 64).load_state_dict(state)
         self.assertIn("size is 203, here it is 100", str(caught.exception))
+
+    def test_another_loader_of_its_batches(self):
+        loader = motley.DataLoader(Data(), 64)
+        with self.assertRaises(RuntimeError) as caught:
+            next(iter(torch.utils.data.DataLoader(Data(), batch_sampler=loader.batch_sampler)))
+        self.assertIn("its load_state_dict goes on", str(caught.exception))
+
+    def test_an_iterator_that_is_not_used_leaves_the_position(self):
+        loader = motley.DataLoader(Data(), 64)
+        next(batches := iter(loader))
+        state = loader.state_dict()
+        del batches
+        resumed = motley.DataLoader(Data(), 64)
+        resumed.load_state_dict(state)
+        iter(resumed)
+        self.assertEqual(len(list(resumed)), len(resumed) - 1)
+        self.assertEqual(resumed.epoch, 1)
+
+    def test_a_framework_that_is_missing_is_named(self):
+        with unittest.mock.patch.dict(sys.modules, {"transformers": None}):
+            sys.modules.pop("motley.integrations.transformers", None)
+            with self.assertRaises(ImportError) as caught:
+                importlib.import_module("motley.integrations.transformers")
+        self.assertIn("pip install transformers accelerate", str(caught.exception))
 
     def test_in_order(self):
         loader = motley.DataLoader(Data(), 64, shuffle=False, num_workers=2)

@@ -5,7 +5,7 @@ import unittest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from example_runs import ExampleTest
+from example_runs import ExampleTest, train_alone
 
 
 class Fsdp(ExampleTest):
@@ -14,7 +14,7 @@ class Fsdp(ExampleTest):
         with tempfile.NamedTemporaryFile() as file:
             dcp_to_torch_save(self.folder / "checkpoint", file.name)
             weights = torch.load(file.name, weights_only=False)["model"]
-        self.check(weights, batches)
+        self.check(weights, train_alone(batches))
 
 
 if __name__ == "__main__":

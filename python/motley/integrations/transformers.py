@@ -1,8 +1,8 @@
 """Hugging Face's Trainer on motley.DataLoader.
 
-The Trainer makes its own loader, wraps the model itself, and, where the model computes the loss, divides the sum over a rank's tokens by the
-number of tokens of all ranks. That is right for any split of a batch, so such gradients are only measured; those of other losses
-are weighted by samples as everywhere.
+The Trainer makes its own loader, wraps the model itself, and, where the model computes the loss, divides the sum over a rank's tokens
+by the number of tokens of all ranks. That is right for any split of a batch, so such gradients are only measured; those of other
+losses are weighted by samples, as everywhere.
 """
 
 from __future__ import annotations
