@@ -233,6 +233,47 @@ class AccelerateOnRanks(RanksTest):
                 self.assertIn(words, message)
 
 
+# ---- Lightning
+
+def train_by_lightning(of_loader, of_lightning):
+    """The parameters after two epochs of 16 samples a step, in so many micro-batches."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = MeanModel()
+
+        def on_train_start(self):
+            motley.weight_gradients(self.trainer.strategy.model, self.trainer.train_dataloader)
+
+        def training_step(self, batch):
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    be_launched()
+    trainer = lightning.Trainer(accelerator="cpu", strategy="ddp", devices=2, max_epochs=2, accumulate_grad_batches=of_lightning, logger=False,
+                                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(module := Module(), motley.DataLoader(Numbers(64), 16, shuffle=False, batch_split=[3, 1],
+                                                      gradient_accumulation_steps=of_loader))
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+@needs("lightning")
+class LightningOnRanks(RanksTest):
+    def test_accumulation(self):
+        expected = train_numbers_alone(MeanModel, 64)
+        for parameters in self.on_ranks(train_by_lightning, 2, 2):
+            for parameter, alone in zip(parameters, expected):
+                torch.testing.assert_close(parameter, alone, rtol=1e-12, atol=1e-12)
+
+    def test_accumulation_of_which_the_loader_does_not_know(self):
+        for message in self.refused_on_ranks(train_by_lightning, 1, 2):
+            self.assertIn("gradient_accumulation_steps", message)
+
+
 # ---- Ray Train, on a cluster of several nodes that are processes here
 
 class RecordedByRay(Recorded):
