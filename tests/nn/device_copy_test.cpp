@@ -1,6 +1,6 @@
 // Copies that run beside computation: on the CPU there are none, and on a GPU many of them at once bring the right
 // values.
-#include "motley/nn/device_copy.h"
+#include "motley/nn/gradients/device_copy.h"
 
 #include <gtest/gtest.h>
 

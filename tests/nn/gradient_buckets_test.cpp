@@ -1,5 +1,5 @@
 // Gradients in the exchange's memory are those that autograd computes, and buckets are announced in order.
-#include "motley/nn/gradient_buckets.h"
+#include "motley/nn/gradients/gradient_buckets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

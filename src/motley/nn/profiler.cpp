@@ -7,7 +7,7 @@
 
 #include "motley/base/statistics.h"
 #include "motley/base/units.h"
-#include "motley/nn/gradient_buckets.h"
+#include "motley/nn/gradients/gradient_buckets.h"
 #include "motley/nn/model_graph.h"
 
 namespace motley::nn {

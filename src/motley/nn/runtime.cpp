@@ -157,16 +157,4 @@ std::string format_shape(c10::IntArrayRef shape) {
   return shape.empty() ? "scalar" : fmt::format("{}", fmt::join(shape.begin(), shape.end(), "x"));
 }
 
-Error error_of_current_exception(ErrorCode code, const std::string& doing) {
-  try {
-    throw;
-  } catch (const c10::OutOfMemoryError& error) {
-    return {ErrorCode::kUnavailable, fmt::format("{}: out of memory: {}", doing, error.what_without_backtrace())};
-  } catch (const c10::Error& error) {
-    return {code, fmt::format("{}: {}", doing, error.what_without_backtrace())};
-  } catch (const std::exception& error) {
-    return {code, fmt::format("{}: {}", doing, error.what())};
-  }
-}
-
 }  // namespace motley::nn

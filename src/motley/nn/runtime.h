@@ -1,5 +1,4 @@
-// What a process sets in libtorch before and while it computes: device, threads, determinism, randomness, precision;
-// and the one place where libtorch's exceptions become errors as values.
+// What a process sets in libtorch before and while it computes: device, threads, determinism, randomness, precision.
 #pragma once
 
 #include <torch/torch.h>
@@ -8,22 +7,12 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "motley/base/result.h"
+#include "motley/nn/gradients/named_tensors.h"
 
 namespace motley::nn {
-
-using Tensors = std::vector<torch::Tensor>;
-
-struct NamedTensor {
-  std::string name;
-  torch::Tensor tensor;
-};
-// Wherever several tensors are named, their order is part of the value and the same on all ranks.
-using NamedTensors = std::vector<NamedTensor>;
 
 // "cpu", "cuda" (the first device) or "cuda:N"; an error where this libtorch or this machine has no such device.
 Result<torch::Device> parse_device(const std::string& text);
@@ -96,27 +85,5 @@ class Autocast {
 
 // "1x28x28", for messages.
 std::string format_shape(c10::IntArrayRef shape);
-
-// The current exception, which libtorch threw, as an error with `code`; out of memory is always kUnavailable.
-// Call within a catch block.
-Error error_of_current_exception(ErrorCode code, const std::string& doing);
-
-// Runs `body` and turns what libtorch throws into an error: catch_torch(code, "computing the loss", [&] {...}). A body
-// may return a Result itself.
-template <class Body>
-auto catch_torch(ErrorCode code, const std::string& doing, Body&& body) {
-  using Returned = decltype(body());
-  using Caught = std::conditional_t<requires { body().error().code; }, Returned, Result<Returned>>;
-  try {
-    if constexpr (std::is_void_v<Returned>) {
-      body();
-      return Caught();
-    } else {
-      return Caught(body());
-    }
-  } catch (...) {
-    return Caught(fail(error_of_current_exception(code, doing)));
-  }
-}
 
 }  // namespace motley::nn

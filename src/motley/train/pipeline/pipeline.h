@@ -19,7 +19,7 @@
 
 #include "motley/base/result.h"
 #include "motley/collective/stage_channels.h"
-#include "motley/nn/device_copy.h"
+#include "motley/nn/gradients/device_copy.h"
 #include "motley/nn/stage.h"
 #include "motley/train/loop/stage_layout.h"
 #include "motley/train/loop/timeline.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/collective/gradient_reducer.h"
-#include "motley/nn/gradient_buckets.h"
+#include "motley/nn/gradients/gradient_buckets.h"
 #include "motley/nn/optimizer.h"
 #include "motley/nn/stage.h"
 #include "motley/train/loop/parts.h"

@@ -2,11 +2,11 @@
 // owns, each announced as soon as its last gradient is complete, so that the exchange runs while backward still does.
 //
 // Every .grad is a view of its bucket's memory from the first gradient that autograd gives it in a step, which is
-// copied there. On CUDA a bucket is a flat tensor on the device; it travels to and from that memory through pinned
-// memory of its own, while backward still runs.
+// copied there; it is laid out in memory as the parameter is. On CUDA a bucket is a flat tensor on the device; it
+// travels to and from that memory through pinned memory of its own, while backward still runs.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <functional>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/nn/runtime.h"
+#include "motley/nn/gradients/named_tensors.h"
 
 namespace motley::nn {
 
@@ -44,7 +44,7 @@ class GradientBuckets {
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
   int count() const;
-  torch::Dtype dtype() const;
+  at::ScalarType dtype() const;
   // Values in each bucket: what the exchange's layout needs.
   std::vector<std::size_t> bucket_elements() const;
 
@@ -57,8 +57,8 @@ class GradientBuckets {
   const std::vector<Place>& places() const;
 
   // Binds every parameter's .grad to this memory, one span a bucket of exactly its size, aligned to its type; gradients
-  // become zero. Call once.
-  Status bind(const std::vector<std::span<std::byte>>& memory);
+  // become zero. `owner` is kept as long as a tensor sees the memory. Call once.
+  Status bind(const std::vector<std::span<std::byte>>& memory, const std::shared_ptr<void>& owner = nullptr);
 
   // Until it has a gradient again, or flush() or scale() gives it zeros, a parameter's .grad is undefined.
   void zero();
@@ -68,8 +68,11 @@ class GradientBuckets {
   // From now on completed gradients are counted, and `on_ready` is called for each bucket whose parameters are all
   // complete, once all buckets before it are.
   void arm(OnReady on_ready);
+  // Takes arm() back, unless a bucket was announced since: false then.
+  bool disarm();
   // Announces what was not announced since arm() (parameters without a gradient count as zero) and disarms. On CUDA it
-  // waits for the device, bucket by bucket. Returns the first error of on_ready.
+  // waits for the device, bucket by bucket. Returns the first error of on_ready; kInvalidInput where a parameter got
+  // gradients from two backward passes while armed.
   Status flush();
 
   // After the exchange wrote the reduced gradient into the bucket's memory: makes it the parameters' gradient. Nothing

@@ -1,5 +1,8 @@
-#include "motley/nn/gradient_buckets.h"
+#include "motley/nn/gradients/gradient_buckets.h"
 
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -8,25 +11,25 @@
 #include <optional>
 #include <ranges>
 
-#include "motley/nn/device_copy.h"
+#include "motley/nn/gradients/device_copy.h"
 
 namespace motley::nn {
 
 struct GradientBuckets::State {
   struct Bucket {
-    std::vector<torch::Tensor> parameters;
-    std::vector<torch::Tensor> views;  // of `gradients`, one a parameter: its .grad once it has one
+    std::vector<at::Tensor> parameters;
+    std::vector<at::Tensor> views;  // of `gradients`, one a parameter: its .grad once it has one
     std::size_t elements = 0;
-    torch::Tensor gradients;  // flat
-    torch::Tensor memory;     // flat view of the exchange's memory; the same tensor on the CPU
-    torch::Tensor staged;     // pinned, between both; undefined on the CPU
+    at::Tensor gradients;  // flat
+    at::Tensor memory;     // flat view of the exchange's memory; the same tensor on the CPU
+    at::Tensor staged;     // pinned, between both; undefined on the CPU
     DeviceCopies::Arriving arriving;
     int incomplete = 0;  // parameters without a complete gradient since arm()
   };
 
   std::vector<Bucket> buckets;
   std::vector<Place> places;
-  torch::Dtype dtype = torch::kFloat32;
+  at::ScalarType dtype = at::kFloat;
   bool overlaps = true;
   std::optional<DeviceCopies> copies;  // none on the CPU
   OnReady on_ready;                    // empty: not armed
@@ -40,7 +43,7 @@ struct GradientBuckets::State {
   }
 
   Status announce(int index, Bucket& bucket) const {
-    MOTLEY_TRY(catch_torch(ErrorCode::kInternal, "clearing gradients", [&] { zero_missing(bucket); }));
+    MOTLEY_TRY(catch_torch(ErrorCode::kInternal, "completing gradients", [&] { complete(bucket); }));
     if (!copies) return on_ready(index);
     MOTLEY_ASSIGN(bucket.arriving, copies->to_host(bucket.gradients, bucket.staged));
     return {};
@@ -57,26 +60,32 @@ struct GradientBuckets::State {
     return {};
   }
 
-  // Parameters that have had no gradient since zero() get one of zeros.
-  static void zero_missing(Bucket& bucket) {
-    const torch::NoGradGuard no_grad;
+  // Parameters that have had no gradient since zero() get one of zeros. A gradient elsewhere was put there by others,
+  // or a hook of theirs took our hook's place.
+  static void complete(Bucket& bucket) {
+    const at::NoGradGuard no_grad;
     for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
-      torch::Tensor& gradient = bucket.parameters[at].mutable_grad();
-      if (!gradient.defined()) gradient = bucket.views[at].zero_();
+      at::Tensor& gradient = bucket.parameters[at].mutable_grad();
+      at::Tensor& view = bucket.views[at];
+      if (gradient.is_same(view)) continue;
+      gradient = gradient.defined() ? view.copy_(gradient) : view.zero_();
     }
   }
 
   // The first gradient since zero() is a tensor of autograd's own: it goes into the bucket, and later ones are added
   // there. That reads and writes half as much as adding to zeros does.
   void accumulated(std::size_t bucket, std::size_t at) {
-    const torch::NoGradGuard no_grad;
-    torch::Tensor& gradient = buckets[bucket].parameters[at].mutable_grad();
-    const torch::Tensor& view = buckets[bucket].views[at];
+    const at::NoGradGuard no_grad;
+    at::Tensor& gradient = buckets[bucket].parameters[at].mutable_grad();
+    const at::Tensor& view = buckets[bucket].views[at];
     if (!gradient.is_same(view)) gradient = view.copy_(gradient);
     if (!on_ready) return;
-    MOTLEY_INVARIANT(buckets[bucket].incomplete > 0,
-                     "a parameter's gradient was accumulated twice while armed: arm() belongs before the last backward "
-                     "of a step");
+    if (buckets[bucket].incomplete == 0) {
+      status = fail(ErrorCode::kInvalidInput,
+                    "parameters got gradients from a second backward pass after the first one's were announced; "
+                    "accepted: one announcing backward pass a step, the last");
+      return;
+    }
     --buckets[bucket].incomplete;
     while (next < static_cast<int>(buckets.size()) && buckets[static_cast<std::size_t>(next)].incomplete == 0) {
       announce_next();
@@ -90,7 +99,7 @@ namespace {
 class AccumulationHook final : public torch::autograd::PostAccumulateGradHook {
  public:
   explicit AccumulationHook(std::function<void()> on_added) : on_added_(std::move(on_added)) {}
-  void operator()(const torch::Tensor&) override { on_added_(); }
+  void operator()(const at::Tensor&) override { on_added_(); }
 
  private:
   std::function<void()> on_added_;
@@ -111,7 +120,7 @@ Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTens
                                                                  std::size_t bucket_bytes, bool overlaps) {
   auto state = std::make_shared<State>();
   state->overlaps = overlaps;
-  const torch::Tensor first = parameters.empty() ? torch::empty({0}) : parameters.front().tensor;
+  const at::Tensor first = parameters.empty() ? at::empty({0}) : parameters.front().tensor;
   state->dtype = first.scalar_type();
   // Whether a bucket of so many values takes so many more.
   const auto takes = [&](std::size_t values, std::size_t more) {
@@ -121,9 +130,9 @@ Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTens
   };
 
   for (const NamedTensor& parameter : std::views::reverse(parameters)) {
-    const torch::Tensor& tensor = parameter.tensor;
+    const at::Tensor& tensor = parameter.tensor;
     if (tensor.scalar_type() != state->dtype || tensor.device() != first.device() ||
-        (state->dtype != torch::kFloat32 && state->dtype != torch::kFloat64)) {
+        (state->dtype != at::kFloat && state->dtype != at::kDouble)) {
       return fail(ErrorCode::kInvalidInput,
                   "parameter '{}' is {} on {}; accepted: all parameters float32, or all float64, on one device",
                   parameter.name, c10::toString(tensor.scalar_type()), tensor.device().str());
@@ -147,7 +156,7 @@ const std::vector<GradientBuckets::Place>& GradientBuckets::places() const {
   return state_->places;
 }
 
-torch::Dtype GradientBuckets::dtype() const {
+at::ScalarType GradientBuckets::dtype() const {
   return state_->dtype;
 }
 
@@ -157,34 +166,36 @@ std::vector<std::size_t> GradientBuckets::bucket_elements() const {
   return elements;
 }
 
-Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
+Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory, const std::shared_ptr<void>& owner) {
   MOTLEY_INVARIANT(memory.size() == state_->buckets.size(), "{} buckets were given memory for {}",
                    state_->buckets.size(), memory.size());
-  const torch::Device device = memory.empty() ? torch::kCPU : state_->places.front().parameter.tensor.device();
+  const at::Device device = memory.empty() ? at::kCPU : state_->places.front().parameter.tensor.device();
   if (!device.is_cpu()) {
     MOTLEY_ASSIGN(state_->copies, DeviceCopies::create(device, state_->overlaps));
   }
   return catch_torch(ErrorCode::kInternal, "binding gradients to the exchange's memory", [&]() -> Status {
-    const torch::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
     for (std::size_t index = 0; index < memory.size(); ++index) {
       State::Bucket& bucket = state_->buckets[index];
       const std::span<std::byte> bytes = memory[index];
-      const std::size_t width = torch::elementSize(state_->dtype);
+      const std::size_t width = at::elementSize(state_->dtype);
       MOTLEY_INVARIANT(bytes.size() == bucket.elements * width, "bucket {} of {} values was given {} bytes", index,
                        bucket.elements, bytes.size());
       MOTLEY_INVARIANT(reinterpret_cast<std::uintptr_t>(bytes.data()) % width == 0, "bucket {} is not aligned", index);
 
-      bucket.memory = torch::from_blob(bytes.data(), {static_cast<std::int64_t>(bucket.elements)}, state_->dtype);
+      bucket.memory =
+          at::from_blob(bytes.data(), {static_cast<std::int64_t>(bucket.elements)}, [owner](void*) {}, state_->dtype);
       bucket.gradients = bucket.memory;
       if (state_->copies) {
-        bucket.gradients = torch::empty_like(bucket.memory, bucket.memory.options().device(device));
+        bucket.gradients = at::empty_like(bucket.memory, bucket.memory.options().device(device));
         MOTLEY_ASSIGN(bucket.staged, state_->copies->host_memory(bucket.memory.sizes(), state_->dtype));
       }
       bucket.gradients.zero_();
 
       std::int64_t offset = 0;
-      for (torch::Tensor& parameter : bucket.parameters) {
-        bucket.views.push_back(bucket.gradients.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+      for (at::Tensor& parameter : bucket.parameters) {
+        bucket.views.push_back(bucket.gradients.as_strided(
+            parameter.sizes(), at::infer_dense_strides(parameter.sizes(), parameter.strides()), offset));
         parameter.mutable_grad() = bucket.views.back();
         offset += parameter.numel();
         torch::autograd::impl::set_post_acc_grad_hooks(
@@ -197,14 +208,14 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
 }
 
 void GradientBuckets::zero() {
-  for (const Place& place : state_->places) torch::Tensor(place.parameter.tensor).mutable_grad() = torch::Tensor();
+  for (const Place& place : state_->places) at::Tensor(place.parameter.tensor).mutable_grad() = at::Tensor();
 }
 
 void GradientBuckets::scale(double factor) {
   MOTLEY_INVARIANT(state_->next == 0 || !state_->on_ready, "gradients were scaled after a bucket was announced");
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   for (State::Bucket& bucket : state_->buckets) {
-    State::zero_missing(bucket);
+    State::complete(bucket);
     bucket.gradients.mul_(factor);
   }
 }
@@ -216,6 +227,12 @@ void GradientBuckets::arm(OnReady on_ready) {
   for (State::Bucket& bucket : state_->buckets) {
     bucket.incomplete = static_cast<int>(bucket.parameters.size());
   }
+}
+
+bool GradientBuckets::disarm() {
+  if (state_->on_ready && (state_->next > 0 || !state_->status)) return false;
+  state_->on_ready = nullptr;
+  return true;
 }
 
 Status GradientBuckets::flush() {

@@ -1,18 +1,20 @@
 // Written against libtorch's streams and events of any device, so that it builds without CUDA's headers.
-#include "motley/nn/device_copy.h"
+#include "motley/nn/gradients/device_copy.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "motley/nn/runtime.h"
+#include "motley/nn/gradients/named_tensors.h"
 
 namespace motley::nn {
 
 using c10::impl::VirtualGuardImpl;
 
-Result<DeviceCopies> DeviceCopies::create(torch::Device device, bool overlaps) {
+Result<DeviceCopies> DeviceCopies::create(at::Device device, bool overlaps) {
   DeviceCopies copies(device, overlaps && !device.is_cpu());
   if (copies.overlaps_) {
     MOTLEY_TRY(catch_torch(ErrorCode::kInternal, "making streams for copies on " + device.str(), [&] {
@@ -24,18 +26,18 @@ Result<DeviceCopies> DeviceCopies::create(torch::Device device, bool overlaps) {
   return copies;
 }
 
-Result<torch::Tensor> DeviceCopies::host_memory(c10::IntArrayRef shape, torch::Dtype dtype) const {
+Result<at::Tensor> DeviceCopies::host_memory(c10::IntArrayRef shape, at::ScalarType dtype) const {
   return catch_torch(ErrorCode::kInternal, "taking memory for copies",
-                     [&] { return torch::empty(shape, torch::dtype(dtype).pinned_memory(overlaps_)); });
+                     [&] { return at::empty(shape, at::dtype(dtype).pinned_memory(overlaps_)); });
 }
 
-Result<torch::Tensor> DeviceCopies::to_device(const torch::Tensor& values) const {
+Result<at::Tensor> DeviceCopies::to_device(const at::Tensor& values) const {
   if (device_.is_cpu()) return values;
   return catch_torch(ErrorCode::kInternal, "copying to " + device_.str(), [&] {
-    const torch::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
     if (!overlaps_) return values.to(device_);
     const c10::Stream computing = VirtualGuardImpl(device_.type()).getStream(device_);
-    torch::Tensor copied;
+    at::Tensor copied;
     {
       // Memory of the copying stream, which so need not wait for what is computed.
       const c10::StreamGuard use(*in_);
@@ -49,14 +51,13 @@ Result<torch::Tensor> DeviceCopies::to_device(const torch::Tensor& values) const
   });
 }
 
-Result<DeviceCopies::Arriving> DeviceCopies::to_host(const torch::Tensor& values,
-                                                     std::optional<torch::Tensor> into) const {
+Result<DeviceCopies::Arriving> DeviceCopies::to_host(const at::Tensor& values, std::optional<at::Tensor> into) const {
   if (device_.is_cpu() && !into) return Arriving{values, nullptr};
   if (!into) {
     MOTLEY_ASSIGN(into, host_memory(values.sizes(), values.scalar_type()));
   }
   return catch_torch(ErrorCode::kInternal, "copying from " + device_.str(), [&] {
-    const torch::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
     Arriving arriving{*into, nullptr};
     if (!overlaps_) {
       arriving.values.copy_(values);

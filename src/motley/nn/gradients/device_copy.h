@@ -3,7 +3,7 @@
 // nothing to copy: tensors are passed on as they are.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <optional>
@@ -22,19 +22,19 @@ namespace motley::nn {
 class DeviceCopies {
  public:
   // Without `overlaps`, copies go through pageable memory, and the caller waits for each.
-  static Result<DeviceCopies> create(torch::Device device, bool overlaps = true);
+  static Result<DeviceCopies> create(at::Device device, bool overlaps = true);
 
   // Memory of this machine for what is copied; not initialised, contiguous. Pinned where copies overlap; libtorch keeps
   // what is let go, and gives it out again once no copy needs it.
-  Result<torch::Tensor> host_memory(c10::IntArrayRef shape, torch::Dtype dtype) const;
+  Result<at::Tensor> host_memory(c10::IntArrayRef shape, at::ScalarType dtype) const;
 
   // These values (of host_memory, not written again) on the device: whatever is computed from now on sees them. On the
   // CPU the tensor itself.
-  Result<torch::Tensor> to_device(const torch::Tensor& values) const;
+  Result<at::Tensor> to_device(const at::Tensor& values) const;
 
   // Values on their way from the device.
   struct Arriving {
-    torch::Tensor values;              // in this machine's memory; complete after wait()
+    at::Tensor values;                 // in this machine's memory; complete after wait()
     std::shared_ptr<c10::Event> done;  // nullptr: they are there
 
     bool is_here() const { return done == nullptr; }
@@ -43,12 +43,12 @@ class DeviceCopies {
 
   // What these contiguous values of the device will be once all that is queued has been computed, copied into `into`
   // (host_memory of the same size), or into new memory without it. On the CPU, without `into`, the tensor itself.
-  Result<Arriving> to_host(const torch::Tensor& values, std::optional<torch::Tensor> into = std::nullopt) const;
+  Result<Arriving> to_host(const at::Tensor& values, std::optional<at::Tensor> into = std::nullopt) const;
 
  private:
-  DeviceCopies(torch::Device device, bool overlaps) : device_(device), overlaps_(overlaps) {}
+  DeviceCopies(at::Device device, bool overlaps) : device_(device), overlaps_(overlaps) {}
 
-  torch::Device device_;
+  at::Device device_;
   bool overlaps_;                    // never on the CPU
   std::shared_ptr<c10::Stream> in_;  // to the device; nullptr where copies do not overlap
   std::shared_ptr<c10::Stream> out_;
