@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before PyTorch 2.13
+Value = TypeVar("Value")
 _side_groups: dict[dist.ProcessGroup, dist.ProcessGroup] = {}  # by the group whose ranks they have
 
 
@@ -40,6 +42,29 @@ class Ranks:
         values: list[Any] = [None] * self.count
         dist.all_gather_object(values, value, group=self._side)
         return values
+
+    def agree(self, work: Callable[[], Value]) -> Value:
+        """What work() gives on this rank; where it fails on one rank, it fails on all, with that rank's message. Waits for all ranks.
+
+        Raises:
+            ValueError: where it was that on the first rank that failed.
+            RuntimeError: otherwise.
+        """
+        failure: tuple[bool, str] | None = None
+        try:
+            value = work()
+        except (ValueError, RuntimeError, OSError) as problem:
+            failure = isinstance(problem, ValueError), str(problem)
+        for rank, other in enumerate(self.gather(failure)):
+            if other is not None:
+                is_input, message = other
+                raise (ValueError if is_input else RuntimeError)(f"rank {rank}: {message}" if self.count > 1 else message)
+        return value
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Makes a tensor, of equal shape on every rank, that of rank 0."""
+        if self._side is not None:
+            dist.broadcast(tensor, dist.get_global_rank(self._side, 0), group=self._side)
 
     def start_gather(self, numbers: list[float]) -> PendingNumbers:
         """Starts to exchange a list of numbers, as long on every rank; the other ranks are not waited for."""

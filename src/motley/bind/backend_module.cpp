@@ -82,7 +82,6 @@ void add_backend(py::module_& module) {
            py::arg("why_no_gloo"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("transport", &Backend::transport);
   module.def("shutdown_backends", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
-  module.def("host_id", &net::host_id);
   module.def("generate_secret", [] { return net::Secret::generate().hex(); });
   module.def(
       "read_secret", [](const std::string& path) { return value_or_raise(net::Secret::from_file(path)).hex(); },

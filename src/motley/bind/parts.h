@@ -14,8 +14,10 @@ void add_backend(pybind11::module_& module);
 void add_batch_split(pybind11::module_& module);
 void add_commands(pybind11::module_& module);
 void add_gradient_hook(pybind11::module_& module);
+void add_parameter_server(pybind11::module_& module);
 void add_planning(pybind11::module_& module);
 void add_process_pacer(pybind11::module_& module);
+void add_served_parameters(pybind11::module_& module);
 
 [[noreturn]] inline void raise(const Error& error) {
   if (error.code == ErrorCode::kInvalidInput) throw pybind11::value_error(error.message);

@@ -156,6 +156,7 @@ void ControlConnections::leave() {
     server.control->post_owned(kServerLeave, 0, {});
     static_cast<void>(server.control->progress());
   }
+  servers_.clear();
 }
 
 Result<Joined> join_servers(net::Session& session, const ServerOptions& options, const collective::Layout& layout,

@@ -39,7 +39,8 @@ class ServerOptimizer {
   // After the reducer's prepare() and before the first step, collective. All ranks give the same weights and number of
   // updates; the optimizer's state is taken from rank 0.
   virtual Status load(const ServerState& state, const Deadline& deadline) = 0;
-  // Rank 0 only, between its wait() for the last bucket of a step and its next start().
+  // Between this rank's wait() for the last bucket of a step and its next start(). Rank 0 only where ranks may be at
+  // different steps, or racks have servers of their own.
   virtual Result<ServerState> save(const Deadline& deadline) = 0;
 };
 

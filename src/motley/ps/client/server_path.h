@@ -57,7 +57,7 @@ class ControlConnections {
   Status check();
   // The ranks that the servers wait for, if they answer.
   std::vector<int> ask_for_missing();
-  // Tells the servers that this rank leaves in order, unless it has failed.
+  // Tells the servers that this rank leaves in order, unless it has failed. Nothing else is called after it.
   void leave();
   void set_failed() { failed_ = true; }
 

@@ -18,6 +18,8 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   // kInvalidInput where the options name no server. The session must outlive the reducer.
   static Result<std::unique_ptr<ServerReducer>> create(net::Session& session, const ServerOptions& options);
   ~ServerReducer() override { controls_.leave(); }
+  // Leaves in order, before it is destroyed: nothing is started or waited for any more; memory stays.
+  void leave() { controls_.leave(); }
 
   Status prepare(const collective::Layout& layout, const Deadline& deadline) override;
   std::span<std::byte> buffer(int bucket) override;

@@ -222,7 +222,7 @@ void Service::judge_lost() {
   });
 }
 
-// Tells of jobs that stand still, each time once.
+// Ends jobs that wait for a rank that has left, and tells of those that stand still, each time once.
 void Service::watch_for_stalls() {
   const double now = monotonic_seconds();
   if (now < watched_at_ + kWatchSeconds) return;
@@ -236,6 +236,13 @@ void Service::watch_for_stalls() {
     metrics.stalled.set(seconds);
     for (std::size_t rank = 0; rank < metrics.missing.size(); ++rank) {
       metrics.missing[rank].set(std::ranges::binary_search(standing.missing, static_cast<int>(rank)));
+    }
+    const auto gone = std::ranges::find_if(standing.missing,
+                                           [&](int rank) { return job->ranks[static_cast<std::size_t>(rank)].left; });
+    if (gone != standing.missing.end()) {
+      end(*job, Error{ErrorCode::kPeerLost,
+                      fmt::format("rank {} has left the job '{}', and others wait for it", *gone, job->name), *gone});
+      continue;
     }
     if (options_.stall_seconds > 0 && job->watch.is_due(seconds, options_.stall_seconds)) {
       spdlog::warn("job '{}' has stood still for {} at step {}, bucket {}: {}", job->name, format_seconds(seconds),

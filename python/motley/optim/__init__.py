@@ -1,0 +1,5 @@
+"""Optimizers whose step a parameter server takes."""
+
+from ._parameter_server import ParameterServerOptimizer
+
+__all__ = ["ParameterServerOptimizer"]
