@@ -41,4 +41,12 @@ Result<std::vector<BenchRow>> python_backend(const BenchOptions& options) {
   return run_script(options, "backend.py");
 }
 
+Result<std::vector<BenchRow>> python_server(const BenchOptions& options) {
+  return run_script(options, "parameter_server.py");
+}
+
+Result<std::vector<BenchRow>> python_embeddings(const BenchOptions& options) {
+  return run_script(options, "embeddings.py");
+}
+
 }  // namespace motley::bench

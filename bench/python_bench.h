@@ -16,5 +16,9 @@ Result<std::vector<BenchRow>> python_overhead(const BenchOptions& options);
 Result<std::vector<BenchRow>> python_equality(const BenchOptions& options);
 // The backend of torch.distributed against gloo.
 Result<std::vector<BenchRow>> python_backend(const BenchOptions& options);
+// Four ranks whose optimizer's step a parameter server takes.
+Result<std::vector<BenchRow>> python_server(const BenchOptions& options);
+// A click model of a script, its embeddings at a parameter server, against the program's.
+Result<std::vector<BenchRow>> python_embeddings(const BenchOptions& options);
 
 }  // namespace motley::bench

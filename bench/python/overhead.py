@@ -5,7 +5,6 @@
 import os
 import statistics
 import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -13,12 +12,12 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import motley
 from rows import SCRIPTS, print_rows, row, run
+from turns import compare
 
 sys.path.insert(0, str(SCRIPTS))
 from fashion_mnist import Images, make_net
 
 BATCH = 512  # of both ranks: a step takes more than 20 ms
-BLOCK = 12  # steps of a kind in a row
 
 
 class Block(torch.nn.Module):
@@ -49,25 +48,14 @@ def batches(loader):
         yield from loader
 
 
-def timed_step(model, batch):
-    dist.barrier()
-    began = time.perf_counter()
-    images, labels = next(batch)
-    torch.nn.functional.cross_entropy(model(images), labels).backward()
-    for parameter in model.parameters():
-        parameter.grad = None
-    return time.perf_counter() - began
+def make_step(model, batch):
+    def step():
+        images, labels = next(batch)
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        for parameter in model.parameters():
+            parameter.grad = None
 
-
-def compare(kinds, blocks):
-    """Median step of each kind, seconds, in turns; and of all blocks the median ratio of the second to the first."""
-    times = [[] for _ in kinds]
-    for block in range(blocks + 1):
-        for kind in (range(len(kinds)) if block % 2 else reversed(range(len(kinds)))):
-            steps = [timed_step(*kinds[kind]) for _ in range(BLOCK)]
-            if block:  # the first warms up
-                times[kind].append(statistics.median(steps[2:]))
-    return [statistics.median(kind) for kind in times], statistics.median(b / a for a, b in zip(times[0], times[1]))
+    return step
 
 
 def be_rank(quick):
@@ -76,20 +64,20 @@ def be_rank(quick):
     blocks = 5 if quick else 15
     data = Images("train")
     sampler = torch.utils.data.DistributedSampler(data)
-    plain = DDP(make_net()), batches(torch.utils.data.DataLoader(data, BATCH // 2, sampler=sampler))
+    plain = make_step(DDP(make_net()), batches(torch.utils.data.DataLoader(data, BATCH // 2, sampler=sampler)))
     loader = motley.DataLoader(data, BATCH)
-    ours = motley.weight_gradients(DDP(make_net()), loader), batches(loader)
-    (step, _), overhead = compare([plain, ours], blocks)
+    ours = make_step(motley.weight_gradients(DDP(make_net()), loader), batches(loader))
+    (step, _), ratios = compare([plain, ours], blocks)
 
     images, labels = torch.randn(2, 3, 64, 64), torch.tensor([1, 2])
     same = batches([(images, labels)])
     hooked, bare, weighted = DDP(make_resnet18()), DDP(make_resnet18()), DDP(make_resnet18())
     hooked._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
     counted = motley.weight_gradients(weighted, samples=len)
-    (default, weighed, without), _ = compare([(hooked, same), (counted, same), (bare, same)], blocks)
+    (default, weighed, without), _ = compare([make_step(model, same) for model in (hooked, counted, bare)], blocks)
     if dist.get_rank() == 0:
         note = "measured; two ranks, one thread each, gloo"
-        print_rows([row("ddp-equal-speeds", "overhead", overhead, "ratio", "less", 1.03, 1.0,
+        print_rows([row("ddp-equal-speeds", "overhead", statistics.median(ratios), "ratio", "less", 1.03, 1.0,
                         f"{note}; plain steps take {1e3 * step:.1f} ms"),
                     row("hook", "per_step_ms", 1e3 * (weighed - default), "ms", "less", 0.3, None,
                         f"{note}; ResNet-18, over DDP's all-reduce hook; over DDP without any hook {1e3 * (weighed - without):.2f} ms of "

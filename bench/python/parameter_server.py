@@ -1,0 +1,84 @@
+"""A parameter server's step against DistributedDataParallel's with AdamW(fused=True): four ranks on one host, steps in turns.
+
+    parameter_server.py [--quick]     measures (starts four ranks of itself)
+
+There are 46.8 MB of parameters, as in ResNet-18, and gradients that need no computation, so that a step is what follows one.
+"""
+import os
+import statistics
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import motley
+from rows import print_rows, row, run, say
+from turns import compare
+
+WORKERS = 4
+SHAPES = [(1000, 1000)] * 11 + [(700, 1000)]
+MAX_COMPUTATION = 0.02  # seconds: with more the row would not be about what follows
+# malloc keeps what a step frees and the next one needs again: both are faster by that.
+MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+
+
+class Ready(torch.autograd.Function):
+    """A loss whose gradients are known."""
+
+    @staticmethod
+    def forward(ctx, *parameters):
+        ctx.shapes = [parameter.shape for parameter in parameters]
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return tuple(gradient.expand(shape) for shape in ctx.shapes)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.ParameterList(torch.zeros(shape) for shape in SHAPES)
+
+    def forward(self):
+        return Ready.apply(*self.weights)
+
+
+def make_step(model, optimizer):
+    def step():
+        model().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def be_rank(quick):
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    served, plain, alone = Net(), DDP(Net(), gradient_as_bucket_view=True), Net()
+    size = sum(4 * parameter.numel() for parameter in alone.parameters())
+    still = torch.optim.SGD(alone.parameters())
+    still.step = lambda: None
+    steps = [make_step(served, motley.optim.ParameterServerOptimizer(torch.optim.AdamW(served.parameters(), lr=1e-4))),
+             make_step(plain, torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True)), make_step(alone, still)]
+    (ours, theirs, computation), ratios = compare(steps, 3 if quick else 15)
+    if dist.get_rank() == 0:
+        spread = f"pairs from {min(ratios):.2f} to {max(ratios):.2f}"
+        say(f"python: {size / 1e6:.1f} MB on {WORKERS} ranks: {1e3 * theirs:.1f} ms a step with DDP and fused AdamW, {1e3 * ours:.1f} ms with a "
+            f"server; without either {1e3 * computation:.1f} ms; {spread}")
+        if computation > MAX_COMPUTATION:
+            say(f"python: the machine is busy: {1e3 * computation:.0f} ms of a step are neither, where {1e3 * MAX_COMPUTATION:.0f} are expected")
+        print_rows([row("server-optimizer-shm-N4", "step_speedup_over_ddp", statistics.median(ratios), "x", "more", 2.5, None,
+                        f"measured; {size / 1e6:.1f} MB of gradients, {1e3 * ours:.1f} ms a step with the server and {1e3 * theirs:.1f} ms with DDP "
+                        f"on gloo and AdamW(fused=True), of which {1e3 * computation:.1f} ms are neither's; {spread}")])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        be_rank("--quick" in sys.argv)
+    else:
+        print(run(["motley", "launch", "--workers", WORKERS, __file__, *sys.argv[1:]], **MALLOC), end="")
