@@ -112,9 +112,9 @@ def _batch_norms(model: torch.nn.Module) -> list[BatchNorm]:
 class _Weight:
     """A model's weights for the steps of a loader."""
 
-    def __init__(self, by: str, minimum: int, ranks: int, model: torch.nn.Module) -> None:
+    def __init__(self, by: str, minimum: int, ranks: int, device: torch.device | None = None) -> None:
         self.by_loss, self.minimum, self.ranks = by == "loss", minimum, ranks
-        self.device = next(model.parameters()).device
+        self.device = device or torch.device("cpu")
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         """Sets the weights of a step in which this rank has so many of the samples, and begins to measure it."""
@@ -135,7 +135,7 @@ class _Weight:
 
 class _HookWeight(_Weight):
     def __init__(self, by: str, minimum: int, model: DistributedDataParallel, norms: list[BatchNorm]) -> None:
-        super().__init__(by, minimum, dist.get_world_size(model.process_group), model)
+        super().__init__(by, minimum, dist.get_world_size(model.process_group), next(model.parameters()).device)
         self.shared = _motley.GradientWeight()
         self.shared.weight = 1 / self.ranks  # until a loader says otherwise: PyTorch's own average
         self._model, self._norms = model, norms
@@ -253,7 +253,7 @@ def _scatter_into(modules: list[torch.nn.Module], by: str, minimum: int, hook: A
 
 class _ScatterWeight(_Weight):
     def __init__(self, by: str, minimum: int, modules: list[torch.nn.Module]) -> None:
-        super().__init__(by, minimum, dist.get_world_size(), modules[0])
+        super().__init__(by, minimum, dist.get_world_size(), next(modules[0].parameters()).device)
         self._modules, self._finished, self._factor = modules, 0.0, 1.0
         self.reduce_scatter = _make_reduce_scatter(self)
 
