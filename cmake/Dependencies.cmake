@@ -46,7 +46,9 @@ if(NOT highs_failed)
   add_library(motley::highs INTERFACE IMPORTED GLOBAL)
   target_include_directories(motley::highs SYSTEM INTERFACE "${highs_folder}/include/highs")
   target_link_libraries(motley::highs INTERFACE "${highs_folder}/lib/libhighs.so")
-  target_link_options(motley::highs INTERFACE "-Wl,-rpath,${highs_folder}/lib")
+  if(NOT SKBUILD) # a package finds them beside itself, below
+    target_link_options(motley::highs INTERFACE "-Wl,-rpath,${highs_folder}/lib")
+  endif()
 endif()
 
 # libtorch comes from a Python environment: MOTLEY_PYTHON, else .venv. Paths are asked of torch itself, because
@@ -82,7 +84,10 @@ print(';'.join(include_paths()), library_paths()[0], ';'.join(names), torch.__ve
   foreach(library IN LISTS torch_names)
     target_link_libraries(motley::torch INTERFACE "${torch_library_folder}/lib${library}.so")
   endforeach()
-  target_link_options(motley::torch INTERFACE "-Wl,-rpath,${torch_library_folder}" "-Wl,--no-as-needed")
+  target_link_options(motley::torch INTERFACE "-Wl,--no-as-needed")
+  if(NOT SKBUILD)
+    target_link_options(motley::torch INTERFACE "-Wl,-rpath,${torch_library_folder}")
+  endif()
   # What an extension module of Python needs besides; torch carries its own pybind11.
   set(MOTLEY_PYTHON_SUFFIX ${CMAKE_MATCH_7})
   add_library(motley::torch_python INTERFACE IMPORTED GLOBAL)

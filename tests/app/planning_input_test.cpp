@@ -50,6 +50,21 @@ TEST_F(PlanningInputTest, ModelsThatWereNotMeasuredNeedSpeeds) {
   EXPECT_THAT(data.error().message, HasSubstr("device_types: 'cpu' has no speed"));
 }
 
+TEST_F(PlanningInputTest, ADocumentTakesTheFilesPlace) {
+  PlanningInput input = input_with_cluster(kSpeed);
+  const auto from_file = planning_data(input);
+  ASSERT_TRUE(from_file) << from_file.error().message;
+  const std::string text = *read_file(input.cluster);
+  input.cluster = "offers";
+  EXPECT_FALSE(planning_data(input));
+  input.documents = {{"offers", text}};
+  const auto from_document = planning_data(input);
+  ASSERT_TRUE(from_document) << from_document.error().message;
+  EXPECT_EQ(from_document->profile, from_file->profile);
+  input.documents = {{"offers", "version: 2\ndevice_types: []\n"}};
+  EXPECT_THAT(planning_data(input).error().message, testing::StartsWith("offers"));
+}
+
 TEST_F(PlanningInputTest, MicroBatchesArePowersOfTwoUnlessGiven) {
   PlanningInput input = input_with_cluster(kSpeed);
   input.batch = 9;

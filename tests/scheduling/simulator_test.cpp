@@ -49,6 +49,14 @@ std::vector<Job> random_jobs(Random& random, int count, int max_workers) {
   return jobs;
 }
 
+TEST(Simulator, AStopEndsIt) {
+  std::stop_source stop;
+  stop.request_stop();
+  const auto outcome = simulate({{"one", 0, 10, 1}}, uniform(1, 1), *policy("fifo"), {.stop = stop.get_token()});
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, ErrorCode::kInterrupted);
+}
+
 TEST(Simulator, FifoStartsJobsInTheirOrder) {
   const std::vector<Job> jobs = {{"a", 0, 100, 3}, {"b", 10, 50, 2}, {"c", 20, 5, 1}, {"d", 160, 1, 4}};
   const auto fifo = policy("fifo");
