@@ -57,7 +57,7 @@ def collectives(gloo, group=None, factor=1):
     compare("all_to_all_single", lambda t, g: dist.all_to_all_single(t[0], t[1], group=g), (4 * count,), (4 * count,))
     average = values((1000,), torch.float64, rank)
     dist.all_reduce(average, dist.ReduceOp.AVG, group=group)
-    found["average"] = [[average], [sum(values((1000,), torch.float64, other) for other in range(count)) / count]]
+    found["average"] = [[average], [sum(values((1000,), torch.float64, other) for other in range(count)) * (1 / count)]]
     multiplied = values((1000,), torch.float64, rank)
     dist.all_reduce(multiplied, dist._make_nccl_premul_sum(0.5), group=group)
     found["premultiplied"] = [[multiplied], [sum(values((1000,), torch.float64, other) for other in range(count)) / 2]]
@@ -193,13 +193,17 @@ class LostRanks(unittest.TestCase):
 
     def test_a_missing_rank_is_named_at_the_deadline(self):
         script = START + """
+store = dist.distributed_c10d._get_default_store()
 dist.barrier()
 if rank == 1:
-    sys.stdin.read()
-dist.all_reduce(torch.ones(10))
+    store.wait(["over"], timedelta(seconds=100))
+else:
+    try:
+        dist.all_reduce(torch.ones(10))
+    finally:
+        store.set("over", "")
 """
-        with open(os.devnull) as _:
-            ends = run_scripts(script.replace("sys.stdin.read()", "signal.pause()"), 2, timeout=20, SECONDS=5)
+        ends = run_scripts(script, 2, SECONDS=5)
         self.assertEqual(ends[0][0], 1)
         self.assertRegex(ends[0][1].strip().splitlines()[-1],
                          r"DistBackendError: motley: all_reduce, operation 2: waited 5 s for rank 1 \(last seen")
@@ -212,20 +216,19 @@ dist.all_reduce(torch.ones(10))
 
     def test_an_abort_ends_operations_under_way(self):
         script = START + """
-import threading
+store = dist.distributed_c10d._get_default_store()
 dist.barrier()
 if rank == 0:
     work = dist.all_reduce(torch.ones(10), async_op=True)
     dist.group.WORLD._get_backend(torch.device("cpu")).abort()
-    try:
-        work.wait()
-    except dist.DistBackendError as problem:
-        print("caught", problem)
+    store.set("aborted", "")
 else:
-    try:
-        dist.broadcast(torch.ones(10), 0)
-    except dist.DistBackendError as problem:
-        print("caught", problem)
+    store.wait(["aborted"], timedelta(seconds=100))
+    work = dist.barrier(async_op=True)
+try:
+    work.wait()
+except dist.DistBackendError as problem:
+    print("caught", problem)
 """
         for code, text in run_scripts(script, 2):
             self.assertEqual(code, 0, text)
@@ -294,8 +297,8 @@ dist.destroy_process_group()
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "script.py")
             file.write_text(script)
-            run = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
-                                  str(file)], capture_output=True, text=True, timeout=180, check=False)
+            run = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+                                  "--max-restarts", "1", str(file)], capture_output=True, text=True, timeout=180, check=False)
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertEqual(run.stdout.split(), ["done", "1", "done", "1"])
 

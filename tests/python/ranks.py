@@ -1,7 +1,6 @@
 """Processes that are the ranks of one process group, for tests: they start once a test class and run functions together, or, for
 what ends them, each runs a script of its own."""
 import ctypes
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -133,8 +132,3 @@ def run_scripts(script, count, timeout=CALL, **variables):
             ends.append((code, file.read()))
             file.close()
         return ends
-
-
-def json_of(text):
-    """What a script printed last."""
-    return json.loads(text.strip().splitlines()[-1])
