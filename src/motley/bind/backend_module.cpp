@@ -1,4 +1,4 @@
-// What Python sees of the backend: how one is made. Its methods are those of c10d::Backend, which PyTorch binds.
+// What Python sees of the backend: how one is made. PyTorch has bound its methods, which are those of c10d::Backend.
 #include <torch/csrc/utils/pybind.h>
 
 #include <pybind11/chrono.h>

@@ -55,7 +55,7 @@ class TcpCommunicator final : public Communicator {
   static constexpr double kHealthSeconds = 0.02;  // between two looks at the session while waiting
 
   // An operation under way.
-  struct Exchange {
+  struct Operation {
     const Pending* pending;
     bool is_whole = false;                  // an all-reduce whose buffer goes whole to every rank
     std::size_t first = 0;                  // the number of its first scattered segment, of all operations' ones
@@ -74,7 +74,7 @@ class TcpCommunicator final : public Communicator {
   };
 
   struct Expected {
-    Exchange* exchange;
+    Operation* operation;
     bool is_scattered;
   };
 
@@ -127,8 +127,8 @@ class TcpCommunicator final : public Communicator {
       adopt_queued();
       auto moved = advance();
       if (!moved) return fail(find_cause(session_, moved.error()).within(oldest.name()));
-      if (is_done(exchanges_.front())) {
-        exchanges_.pop_front();
+      if (is_done(operations_.front())) {
+        operations_.pop_front();
         return {};
       }
       if (*moved) continue;
@@ -143,11 +143,11 @@ class TcpCommunicator final : public Communicator {
 
   void adopt_queued() {
     const std::lock_guard lock(mutex_);
-    for (std::size_t index = exchanges_.size(); index < queue_.size(); ++index) adopt(queue_[index]);
+    for (std::size_t index = operations_.size(); index < queue_.size(); ++index) adopt(queue_[index]);
   }
 
   void adopt(const Pending& pending) {
-    Exchange& made = exchanges_.emplace_back(Exchange{.pending = &pending});
+    Operation& made = operations_.emplace_back(Operation{.pending = &pending});
     const Collective& what = made.what();
     made.last_sends.resize(2 * scatter_.size());
     if (what.kind == CollectiveKind::kAllReduce || what.kind == CollectiveKind::kReduceScatter) {
@@ -171,53 +171,53 @@ class TcpCommunicator final : public Communicator {
   }
 
   // Part `rank` of a segment. An all-reduce's segments are cut into parts, a reduce-scatter's parts into segments.
-  Part part(const Exchange& exchange, std::size_t segment, int rank) const {
+  Part part(const Operation& operation, std::size_t segment, int rank) const {
     const auto index = static_cast<std::size_t>(rank);
-    const std::size_t bytes = exchange.what().input.size();
-    if (exchange.is_whole) return {0, bytes};
-    if (exchange.what().kind == CollectiveKind::kReduceScatter) {
-      const std::size_t begin = segment * exchange.part_bytes;
-      return {index * (bytes / ranks()) + begin, std::min(exchange.part_bytes, bytes / ranks() - begin)};
+    const std::size_t bytes = operation.what().input.size();
+    if (operation.is_whole) return {0, bytes};
+    if (operation.what().kind == CollectiveKind::kReduceScatter) {
+      const std::size_t begin = segment * operation.part_bytes;
+      return {index * (bytes / ranks()) + begin, std::min(operation.part_bytes, bytes / ranks() - begin)};
     }
-    const std::size_t segment_begin = segment * exchange.part_bytes * ranks();
-    const std::size_t length = std::min(exchange.part_bytes * ranks(), bytes - segment_begin);
+    const std::size_t segment_begin = segment * operation.part_bytes * ranks();
+    const std::size_t length = std::min(operation.part_bytes * ranks(), bytes - segment_begin);
     const std::size_t lines = (length + kLine - 1) / kLine;
     const std::size_t most = (lines + ranks() - 1) / ranks() * kLine;  // the last segment is shorter
     const std::size_t begin = std::min(length, index * most);
     return {segment_begin + begin, std::min(length, begin + most) - begin};
   }
 
-  void post_send(std::vector<Channel>& channels, std::size_t index, Exchange& exchange, std::size_t segment,
+  void post_send(std::vector<Channel>& channels, std::size_t index, Operation& operation, std::size_t segment,
                  std::span<const std::byte> payload) {
     Channel& channel = channels[index];
-    channel.connection->post_send(exchange.frame_type(), exchange.tag(segment), payload);
-    exchange.last_sends[index + (&channels == &gather_ ? scatter_.size() : 0)] = ++channel.sent;
+    channel.connection->post_send(operation.frame_type(), operation.tag(segment), payload);
+    operation.last_sends[index + (&channels == &gather_ ? scatter_.size() : 0)] = ++channel.sent;
   }
 
-  void post_scatter_sends(Exchange& exchange) {
-    for (std::size_t segment = 0; segment < exchange.segments; ++segment) {
+  void post_scatter_sends(Operation& operation) {
+    for (std::size_t segment = 0; segment < operation.segments; ++segment) {
       for (std::size_t index = 0; index < scatter_.size(); ++index) {
-        const Part theirs = part(exchange, segment, scatter_[index].peer);
-        post_send(scatter_, index, exchange, segment, exchange.what().input.subspan(theirs.begin, theirs.bytes));
+        const Part theirs = part(operation, segment, scatter_[index].peer);
+        post_send(scatter_, index, operation, segment, operation.what().input.subspan(theirs.begin, theirs.bytes));
       }
     }
   }
 
-  void post_gather_receives(Exchange& exchange) {
-    const Collective& what = exchange.what();
-    for (std::size_t segment = 0; segment < exchange.gathers; ++segment) {
+  void post_gather_receives(Operation& operation) {
+    const Collective& what = operation.what();
+    for (std::size_t segment = 0; segment < operation.gathers; ++segment) {
       for (Channel& channel : gather_) {
         if (what.kind == CollectiveKind::kBroadcast && what.root != channel.peer) continue;
         Part into{0, 0};
-        if (what.kind == CollectiveKind::kAllReduce) into = part(exchange, segment, channel.peer);
+        if (what.kind == CollectiveKind::kAllReduce) into = part(operation, segment, channel.peer);
         if (what.kind == CollectiveKind::kBroadcast) into = {0, what.output.size()};
         if (what.kind == CollectiveKind::kAllGather) {
           into = {static_cast<std::size_t>(channel.peer) * what.input.size(), what.input.size()};
         }
-        channel.connection->post_receive(exchange.frame_type(), exchange.tag(segment),
+        channel.connection->post_receive(operation.frame_type(), operation.tag(segment),
                                          what.output.subspan(into.begin, into.bytes));
-        channel.expected.push_back({&exchange, false});
-        ++exchange.receives_left;
+        channel.expected.push_back({&operation, false});
+        ++operation.receives_left;
       }
     }
   }
@@ -232,7 +232,7 @@ class TcpCommunicator final : public Communicator {
         moved = moved || one;
         while (channel.expected.size() > channel.connection->pending_receives()) {
           const Expected& arrived = channel.expected.front();
-          --arrived.exchange->receives_left;
+          --arrived.operation->receives_left;
           channel.scattered += arrived.is_scattered;
           channel.expected.pop_front();
         }
@@ -246,15 +246,15 @@ class TcpCommunicator final : public Communicator {
   }
 
   void post_scatter_receives() {
-    for (Exchange& exchange : exchanges_) {
-      for (; exchange.receives < exchange.segments; ++exchange.receives) {
-        const std::size_t segment = exchange.first + exchange.receives;
+    for (Operation& operation : operations_) {
+      for (; operation.receives < operation.segments; ++operation.receives) {
+        const std::size_t segment = operation.first + operation.receives;
         if (segment >= reduced_ + kWindow) return;
-        const std::size_t bytes = part(exchange, exchange.receives, rank_).bytes;
+        const std::size_t bytes = part(operation, operation.receives, rank_).bytes;
         for (std::size_t index = 0; index < scatter_.size(); ++index) {
-          scatter_[index].connection->post_receive(exchange.frame_type(), exchange.tag(exchange.receives),
+          scatter_[index].connection->post_receive(operation.frame_type(), operation.tag(operation.receives),
                                                    {landing(segment, index), bytes});
-          scatter_[index].expected.push_back({&exchange, true});
+          scatter_[index].expected.push_back({&operation, true});
         }
       }
     }
@@ -263,25 +263,25 @@ class TcpCommunicator final : public Communicator {
   // Sums the segments that all have sent.
   bool reduce_arrived() {
     bool any = false;
-    for (Exchange& exchange : exchanges_) {
-      for (; exchange.reduced < exchange.segments; ++exchange.reduced, ++reduced_) {
+    for (Operation& operation : operations_) {
+      for (; operation.reduced < operation.segments; ++operation.reduced, ++reduced_) {
         const bool arrived = std::ranges::all_of(scatter_, [&](const Channel& c) { return c.scattered > reduced_; });
-        if (!arrived || (exchange.is_whole && !are_gone(exchange))) return any;
-        reduce(exchange);
+        if (!arrived || (operation.is_whole && !are_gone(operation))) return any;
+        reduce(operation);
         any = true;
       }
     }
     return any;
   }
 
-  void reduce(const Exchange& exchange) {
-    const Collective& what = exchange.what();
-    const Part own = part(exchange, exchange.reduced, rank_);
+  void reduce(const Operation& operation) {
+    const Collective& what = operation.what();
+    const Part own = part(operation, operation.reduced, rank_);
     std::vector<const std::byte*> inputs;
     for (std::size_t index = 0; index < scatter_.size(); ++index) inputs.push_back(landing(reduced_, index));
     inputs.insert(inputs.begin() + rank_, what.input.data() + own.begin);
     const std::size_t begin =
-        what.kind == CollectiveKind::kReduceScatter ? exchange.reduced * exchange.part_bytes : own.begin;
+        what.kind == CollectiveKind::kReduceScatter ? operation.reduced * operation.part_bytes : own.begin;
     std::byte* const output[] = {what.output.data() + begin};
     const double scale = what.reduction == Reduction::kAverage ? 1.0 / size_ : 1.0;
     sum_elements(what.type, inputs, scale, output, own.bytes / width(what.type));
@@ -290,19 +290,19 @@ class TcpCommunicator final : public Communicator {
   // In the order of the operations: one whose sums are not all taken holds back those after it.
   bool post_gather_sends() {
     bool posted = false;
-    for (Exchange& exchange : exchanges_) {
-      const bool sums = exchange.segments > 0;
-      for (; exchange.gather_sends < exchange.gathers; ++exchange.gather_sends) {
-        if (sums && exchange.gather_sends == exchange.reduced) return posted;
-        const Collective& what = exchange.what();
+    for (Operation& operation : operations_) {
+      const bool sums = operation.segments > 0;
+      for (; operation.gather_sends < operation.gathers; ++operation.gather_sends) {
+        if (sums && operation.gather_sends == operation.reduced) return posted;
+        const Collective& what = operation.what();
         if (what.kind == CollectiveKind::kBroadcast && what.root != rank_) continue;
         std::span<const std::byte> payload = what.input;
         if (sums) {
-          const Part own = part(exchange, exchange.gather_sends, rank_);
+          const Part own = part(operation, operation.gather_sends, rank_);
           payload = payload.subspan(own.begin, own.bytes);
         }
         for (std::size_t index = 0; index < gather_.size(); ++index) {
-          post_send(gather_, index, exchange, exchange.gather_sends, payload);
+          post_send(gather_, index, operation, operation.gather_sends, payload);
         }
         if (what.kind == CollectiveKind::kAllGather && !payload.empty()) {
           std::ranges::copy(payload, what.output.begin() + static_cast<std::ptrdiff_t>(rank_ * payload.size()));
@@ -314,26 +314,26 @@ class TcpCommunicator final : public Communicator {
   }
 
   // Whether all frames that were posted for it have left this rank's memory.
-  bool are_gone(const Exchange& exchange) const {
+  bool are_gone(const Operation& operation) const {
     for (std::size_t index = 0; index < scatter_.size(); ++index) {
-      if (scatter_[index].gone() < exchange.last_sends[index]) return false;
-      if (gather_[index].gone() < exchange.last_sends[scatter_.size() + index]) return false;
+      if (scatter_[index].gone() < operation.last_sends[index]) return false;
+      if (gather_[index].gone() < operation.last_sends[scatter_.size() + index]) return false;
     }
     return true;
   }
 
-  bool is_done(const Exchange& exchange) const {
-    return exchange.reduced == exchange.segments && exchange.gather_sends == exchange.gathers &&
-           exchange.receives_left == 0 && are_gone(exchange);
+  bool is_done(const Operation& operation) const {
+    return operation.reduced == operation.segments && operation.gather_sends == operation.gathers &&
+           operation.receives_left == 0 && are_gone(operation);
   }
 
   // Those from which the oldest operation lacks values, or to which its values have not gone.
   std::vector<int> missing_ranks() const {
     std::vector<int> ranks;
-    const Exchange& oldest = exchanges_.front();
+    const Operation& oldest = operations_.front();
     for (std::size_t index = 0; index < scatter_.size(); ++index) {
       const auto lacks = [&](const Channel& channel) {
-        return !channel.expected.empty() && channel.expected.front().exchange == &oldest;
+        return !channel.expected.empty() && channel.expected.front().operation == &oldest;
       };
       if (lacks(scatter_[index]) || lacks(gather_[index])) ranks.push_back(scatter_[index].peer);
     }
@@ -349,9 +349,9 @@ class TcpCommunicator final : public Communicator {
   std::vector<Channel> scatter_;  // by peer, without this rank
   std::vector<Channel> gather_;
   Pages landing_;
-  std::deque<Exchange> exchanges_;  // of queue_, from its front on
-  std::size_t segments_ = 0;        // scattered ones of all operations
-  std::size_t reduced_ = 0;         // of these
+  std::deque<Operation> operations_;  // of queue_, from its front on
+  std::size_t segments_ = 0;          // scattered ones of all operations
+  std::size_t reduced_ = 0;           // of these
 };
 
 }  // namespace
