@@ -49,6 +49,12 @@ def part(window, rank):
     return window * (3, 1)[rank] // 4
 
 
+def run_by_torchrun(*words):
+    """Runs a script with its arguments on two ranks; how it ended."""
+    return subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words],
+                          env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=RUN, check=False)
+
+
 class ExampleTest(unittest.TestCase):
     """A test of one example. Its folder is new for each test."""
 
@@ -60,10 +66,8 @@ class ExampleTest(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def run_example(self, name, run, limit=0):
-        """One run on two ranks, by torchrun; how it ended."""
-        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, name, self.folder, str(run), str(limit)]
-        return subprocess.run([sys.executable, *words], cwd=self.folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True,
-                              text=True, timeout=RUN, check=False)
+        """One run; how it ended."""
+        return run_by_torchrun(__file__, name, self.folder, str(run), str(limit))
 
     def limit(self):
         """The samples of rank 0 before the step in which it dies."""

@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import os
 import pathlib
+import sys
 import tempfile
 import unittest
 
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import motley
-from example_runs import EPOCHS, SAVE_STEPS, ExampleTest, Recorded, double_precision, train_alone
+from example_runs import EPOCHS, SAVE_STEPS, ExampleTest, Recorded, double_precision, run_by_torchrun, train_alone
 from ranks import RanksTest
 
 
@@ -223,6 +224,20 @@ def skip_batches():
     import accelerate
     be_launched()
     next(iter(accelerate.skip_first_batches(motley.DataLoader(Numbers(64), 16), 2)))
+
+
+@needs("accelerate")
+class AccelerateScripts(unittest.TestCase):
+    """Those of its own test scripts that run without GPUs."""
+
+    def test_they_pass_with_motley_imported(self):
+        import accelerate.test_utils
+        folder = pathlib.Path(accelerate.test_utils.__file__).parent / "scripts"
+        for name in ("test_script", "test_sync", "test_ops"):
+            with self.subTest(name):
+                program = f"import motley, runpy; runpy.run_path({str(folder / name)!r} + '.py', run_name='__main__')"
+                done = run_by_torchrun("--no-python", sys.executable, "-c", program)
+                self.assertEqual(done.returncode, 0, done.stderr)
 
 
 @needs("accelerate")
