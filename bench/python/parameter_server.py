@@ -66,13 +66,13 @@ def be_rank(quick):
     (ours, theirs, computation), ratios = compare(steps, 3 if quick else 15)
     if dist.get_rank() == 0:
         spread = f"pairs from {min(ratios):.2f} to {max(ratios):.2f}"
-        say(f"python: {size / 1e6:.1f} MB on {WORKERS} ranks: {1e3 * theirs:.1f} ms a step with DDP and fused AdamW, {1e3 * ours:.1f} ms with a "
-            f"server; without either {1e3 * computation:.1f} ms; {spread}")
+        parts = (f"{1e3 * ours:.1f} ms a step with the server and {1e3 * theirs:.1f} ms with DDP on gloo and AdamW(fused=True), "
+                 f"of which {1e3 * computation:.1f} ms are neither's")
+        say(f"python: {size / 1e6:.1f} MB on {WORKERS} ranks: {parts}; {spread}")
         if computation > MAX_COMPUTATION:
-            say(f"python: the machine is busy: {1e3 * computation:.0f} ms of a step are neither, where {1e3 * MAX_COMPUTATION:.0f} are expected")
+            say(f"python: the machine is busy: at most {1e3 * MAX_COMPUTATION:.0f} ms should be neither's")
         print_rows([row("server-optimizer-shm-N4", "step_speedup_over_ddp", statistics.median(ratios), "x", "more", 2.5, None,
-                        f"measured; {size / 1e6:.1f} MB of gradients, {1e3 * ours:.1f} ms a step with the server and {1e3 * theirs:.1f} ms with DDP "
-                        f"on gloo and AdamW(fused=True), of which {1e3 * computation:.1f} ms are neither's; {spread}")])
+                        f"measured; {size / 1e6:.1f} MB of gradients, {parts}; {spread}")])
     dist.barrier()
     dist.destroy_process_group()
 

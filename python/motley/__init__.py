@@ -40,7 +40,7 @@ import motley_backend
 
 _motley.set_own_program([sys.executable, "-m", "motley"], os.path.dirname(__file__))
 
-from . import _backend, optim  # noqa: F401
+from . import _backend, nn, optim  # noqa: F401
 from ._launch import LaunchError, launch
 from ._loader import DataLoader, Mean
 from ._planning import estimate, plan, schedule, simulate
@@ -50,5 +50,5 @@ from ._weighting import weight_gradients
 motley_backend.register()
 
 __version__: str = _motley.version
-__all__ = ["DataLoader", "LaunchError", "Mean", "Plan", "Profile", "Schedule", "Simulation", "estimate", "launch", "optim", "plan",
+__all__ = ["DataLoader", "LaunchError", "Mean", "Plan", "Profile", "Schedule", "Simulation", "estimate", "launch", "nn", "optim", "plan",
            "schedule", "simulate", "weight_gradients"]

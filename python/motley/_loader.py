@@ -16,7 +16,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -181,7 +181,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._resumes = False
         self._decided: dict[int, list[int]] = {}
         self._drawn: collections.deque[_Batch] = collections.deque()
-        self._weights: list[Any] = []  # of motley.weight_gradients
+        self._weights: list[Any] = []  # of motley.weight_gradients and of a ParameterServerOptimizer
+        self._followers: list[Callable[[int], None]] = []  # told this rank's samples of each step as it begins
+        # Told each batch before the one ahead of it is computed, and whether it is of the next step.
+        self._look_ahead: list[Callable[[Any, bool], None]] = []
         self._is_weighed = False
         self._was_unequal = False
         self._measures = False  # whether the ranks tell each other how long steps took
@@ -287,6 +290,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         batches = self._begin_pass()
         sent: tuple[_Step, PendingNumbers] | None = None  # what was measured in the step before the last one
         done: _Step | None = None
+        upcoming: list[Any] = []
         try:
             while True:
                 asked = time.monotonic()
@@ -300,14 +304,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                         sent = (done, self._ranks.start_gather(measured))
                     self._began, self._loading, self._losses = time.monotonic(), 0.0, math.nan
                     asked = self._began
-                batch = next(batches, _END)
-                self._loading += time.monotonic() - asked
+                batch = upcoming.pop() if upcoming else next(batches, _END)
                 if batch is _END:
                     if sent:
                         self._learn(*sent)
                         sent = None
                     break
                 done = self._hand_out(self._drawn.popleft())
+                if self._look_ahead:
+                    upcoming.append(next(batches, _END))
+                    for look in self._look_ahead if upcoming[0] is not _END else []:
+                        look(upcoming[0], self.step_ends)
+                self._loading += time.monotonic() - asked
                 yield batch
         finally:
             if sent:
@@ -321,6 +329,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._check_weighting()
             for weight in self._weights:
                 weight.begin_step(self.samples, self.total, self.micro_batches)
+            for follower in self._followers:
+                follower(self.samples)
         for weight in self._weights:
             weight.begin_batch(batch.is_last)
         if batch.is_last:
@@ -366,6 +376,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             return self._ranks
         ranks = Ranks(self._group)
         steps_ahead = math.ceil(self.num_workers * (self.prefetch_factor or 2) / (1 if self._micro else self._accumulation))
+        if self._look_ahead:
+            steps_ahead += 1
         minimum = self._minimum
         if minimum is None:
             minimum = max((weight.minimum for weight in self._weights), default=1)

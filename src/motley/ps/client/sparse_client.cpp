@@ -78,7 +78,12 @@ Status SparseClient::connect(const Deadline& deadline) {
   const net::SessionOptions& own = session_.options();
   const net::Membership& membership = session_.membership();
   net::Claim claim;
-  claim.identity = {own.job, own.tenant, membership.rank, membership.session, membership.epoch, kSparseConnection};
+  claim.identity = {own.job + options_.job_suffix,
+                    own.tenant,
+                    membership.rank,
+                    membership.session,
+                    membership.epoch,
+                    kSparseConnection};
   claim.fingerprint = own.fingerprint;
   for (const ServerAddress& address : options_.servers) {
     Server server;

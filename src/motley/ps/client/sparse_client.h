@@ -28,6 +28,7 @@ struct SparseClientOptions {
   // rows).
   std::int64_t step = 0;
   int written_by = 0;
+  std::string job_suffix;  // of the job's name at the servers, for a client beside another
 };
 
 // What a rank has asked for and sent since it opened its tables. Bytes are those of whole frames.

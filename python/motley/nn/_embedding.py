@@ -1,0 +1,343 @@
+"""Embeddings whose rows a parameter server has, in memory and on disk, so that tables may be larger than any rank's memory.
+
+A forward pass asks the server for the rows of the batch's ids, all tables at once, and computes with them as with a leaf of the
+graph. When backward has given that leaf its gradient, a hook sends it to the server, weighted by this rank's samples. step()
+says that this rank has sent all of a step; the server then applies the gradients of all ranks together, once, and the next
+forward pass waits for that. Rows of the next batch may be asked for while this one is computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from .. import _motley
+from .._loader import DataLoader
+from .._server import Server, use_server
+from ..optim._row_optimizers import RowAdagrad, RowAdam, RowSGD
+
+RowOptimizer: TypeAlias = "RowSGD | RowAdagrad | RowAdam"
+_MODES = ("sum", "mean", "max")
+
+
+@dataclasses.dataclass
+class EmbeddingBagConfig:
+    """A table, in TorchRec's words; its own EmbeddingBagConfig is taken as well.
+
+    Attributes:
+        embedding_dim: values of a row.
+        num_embeddings: ids are 0 to num_embeddings - 1. A row takes memory at the server once it has been updated.
+        name: differs from table to table.
+        feature_names: what is looked up in it; several features may share a table.
+        pooling: "sum" or "mean" of the rows of a sample.
+        weight_init_max: rows begin uniformly distributed between its negative and it.
+    """
+
+    embedding_dim: int
+    num_embeddings: int
+    name: str
+    feature_names: list[str]
+    pooling: str = "sum"
+    weight_init_max: float = 0.01
+
+
+class KeyedTensor:
+    """Pooled embeddings by feature, as TorchRec's KeyedTensor has them."""
+
+    def __init__(self, keys: list[str], length_per_key: list[int], values: torch.Tensor) -> None:
+        self._keys, self._lengths, self._values = keys, length_per_key, values
+
+    def keys(self) -> list[str]:
+        return self._keys
+
+    def length_per_key(self) -> list[int]:
+        return self._lengths
+
+    def values(self) -> torch.Tensor:
+        """[samples, sum of length_per_key], one feature beside the other."""
+        return self._values
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        return self.to_dict()[key]
+
+    def to_dict(self) -> dict[str, torch.Tensor]:
+        return dict(zip(self._keys, torch.split(self._values, self._lengths, dim=1)))
+
+
+@dataclasses.dataclass
+class _Bags:
+    """The ids of one feature: those of sample i are values[offsets[i]:offsets[i + 1]]; without offsets each sample has one."""
+
+    values: torch.Tensor
+    offsets: torch.Tensor | None
+    weights: torch.Tensor | None = None
+
+
+@dataclasses.dataclass
+class _Asked:
+    """Rows that were asked for before their forward pass; they come once all ranks have finished a step."""
+
+    ids: torch.Tensor
+    after: int
+    ticket: int
+
+
+class _Tables:
+    """Tables at a server, and the rows that were asked for."""
+
+    def __init__(self, options: Sequence[_motley.TableOptions], dimensions: Sequence[int], server: Server, timeout: float) -> None:
+        self.samples = 1  # of this rank in the step
+        self._dimensions, self._timeout = list(dimensions), timeout
+        self._client = _motley.EmbeddingTables(server.session, server.addresses, server.token, server.next_suffix(), options, timeout)
+        self._ahead: dict[int, _Asked] = {}  # by table
+        weakref.finalize(self, _leave, self._client, server)
+
+    def look_up(self, ids: list[torch.Tensor], trains: bool) -> list[torch.Tensor]:
+        """The rows of a list of ids for each table; in training leaves, whose gradients go to the server."""
+        tickets = [(trains and self._take_ahead(table, each)) or self._client.start_pull(table, each, False)
+                   for table, each in enumerate(ids)]
+        leaves = []
+        for table, (each, ticket) in enumerate(zip(ids, tickets)):
+            rows: Any = self._receive(table, each, ticket)
+            if trains:
+                rows.requires_grad_(True).register_post_accumulate_grad_hook(functools.partial(self._push, table, each))
+            leaves.append(rows)
+        return leaves
+
+    def _receive(self, table: int, ids: torch.Tensor, ticket: int) -> torch.Tensor:
+        rows = torch.empty(ids.numel(), self._dimensions[table])
+        self._client.wait(ticket, rows, self._timeout)
+        return rows
+
+    def _push(self, table: int, ids: torch.Tensor, leaf: torch.Tensor) -> None:
+        assert leaf.grad is not None
+        self._client.push(table, ids, leaf.grad.contiguous(), float(self.samples))
+        leaf.grad = None
+
+    def _take_ahead(self, table: int, ids: torch.Tensor) -> int | None:
+        """The ticket of these rows, if they were asked for and are due."""
+        asked = self._ahead.get(table)
+        if asked is None or asked.after > self._client.step:
+            return None
+        del self._ahead[table]
+        if torch.equal(asked.ids, ids):
+            return asked.ticket
+        self._receive(table, asked.ids, asked.ticket)  # the batch was another one
+        return None
+
+    def ask_ahead(self, ids: list[torch.Tensor], is_next_step: bool) -> None:
+        for table, each in enumerate(ids):
+            if table not in self._ahead:
+                ticket = self._client.start_pull(table, each, is_next_step)
+                self._ahead[table] = _Asked(each, self._client.step + int(is_next_step), ticket)
+
+    def begin_step(self, samples: int) -> None:
+        self.samples = samples
+
+    def step(self) -> None:
+        self._client.finish_step(float(self.samples), self._timeout)
+
+
+def _leave(client: _motley.EmbeddingTables, server: Server) -> None:
+    client.leave()
+    server.release()
+
+
+class EmbeddingBagCollection(torch.nn.Module):
+    """Tables of any number and width, and the pooled rows of a batch's features.
+
+    ::
+
+        embeddings = motley.nn.EmbeddingBagCollection(
+            tables=[motley.nn.EmbeddingBagConfig(name="users", embedding_dim=16, num_embeddings=10**8, feature_names=["user"])],
+            optimizer=motley.optim.RowAdagrad(lr=0.05), loader=loader)
+        embeddings.step_with(optimizer)
+        pooled = embeddings({"user": user_ids})["user"]      # [samples, 16]
+
+    The rows are no parameters of the module: no other optimizer sees them, and neither does state_dict().
+
+    Args:
+        tables: their configurations.
+        optimizer: what moves the rows.
+        seed: rows begin by it and their ids alone.
+        loader: the motley.DataLoader that training reads; made before its first pass. Each rank's gradients then count by its samples.
+        features: with a loader, what of a batch is given to forward: rows of the next batch are then asked for while this one is
+            computed.
+        server, token_file, process_group, timeout: as those of :class:`motley.optim.ParameterServerOptimizer`, with which it shares
+            a server where they are the same.
+        embedding_dir: the directory in which rank 0's own server keeps rows that do not fit into `memory_bytes`.
+        memory_bytes: of a table's rows in the memory of each server; 0: no bound.
+
+    Raises:
+        ValueError: wrong arguments or ids, with what is accepted.
+        RuntimeError: a lost rank or server, a wait that took too long. Final.
+
+    All ranks call forward() in training and step() alike. One thread uses it. Rows are float32, on the CPU.
+    """
+
+    def __init__(self, tables: Sequence[Any], *, optimizer: RowOptimizer | None = None, seed: int = 0, loader: DataLoader | None = None,
+                 features: Callable[[Any], Any] | None = None, server: str | Sequence[str] | None = None, token_file: str | None = None,
+                 embedding_dir: str | None = None, memory_bytes: int = 0, process_group: dist.ProcessGroup | None = None,
+                 timeout: float = 300.0) -> None:
+        super().__init__()
+        optimizer = optimizer if optimizer is not None else RowAdagrad()
+        if not isinstance(optimizer, (RowSGD, RowAdagrad, RowAdam)):
+            raise ValueError(f"optimizer is a {type(optimizer).__name__}; motley.optim.RowSGD, RowAdagrad and RowAdam move rows")
+        if features is not None and loader is None:
+            raise ValueError("features says what of the loader's next batch is looked up: it needs loader=")
+        self._tables_by_feature: dict[str, int] = {}
+        self._modes, self._sizes = [], []
+        options = []
+        for index, table in enumerate(tables):
+            mode = _read_mode(table.pooling)
+            if table.num_embeddings < 1:
+                raise ValueError(f"table '{table.name}': num_embeddings is {table.num_embeddings!r}; an integer of at least 1 is accepted")
+            for feature in table.feature_names:
+                if self._tables_by_feature.setdefault(feature, index) != index:
+                    raise ValueError(f"feature '{feature}' is looked up in two tables; accepted: in one")
+            self._modes.append(mode)
+            self._sizes.append((table.name, table.num_embeddings, table.embedding_dim))
+            options.append(_motley.TableOptions(table.name, table.embedding_dim, float(table.weight_init_max or 0.01), seed,
+                                                optimizer._options(), memory_bytes))
+        group = process_group if process_group is not None or loader is None else loader._group
+        shared = use_server(group, server, token_file, embedding_dir, timeout)
+        self._tables = _Tables(options, [size[2] for size in self._sizes], shared, timeout)
+        if loader is not None:
+            loader._followers.append(self._tables.begin_step)
+            if features is not None:
+                loader._look_ahead.append(lambda batch, is_next_step: self._tables.ask_ahead(
+                    self._ids(self._read(features(batch))), is_next_step))
+
+    def forward(self, features: Any) -> KeyedTensor:
+        """Pooled rows [samples, embedding_dim] of each feature.
+
+        Args:
+            features: TorchRec's KeyedJaggedTensor, or anything with its keys(), values() and offsets() or lengths(); or a dict of
+                ids by feature, each of shape [samples] or [samples, ids of each].
+        """
+        bags = self._read(features)
+        names, leaves = list(bags), self._tables.look_up(self._ids(bags), self.training and torch.is_grad_enabled())
+        begin = [0] * len(self._sizes)
+        pooled = []
+        for name in names:
+            table, each = self._tables_by_feature[name], bags[name]
+            end = begin[table] + each.values.numel()
+            pooled.append(_pool(leaves[table][begin[table]:end], each, self._modes[table]))
+            begin[table] = end
+        return KeyedTensor(names, [values.shape[1] for values in pooled], torch.cat(pooled, dim=1))
+
+    def prefetch(self, features: Any) -> None:
+        """Asks for the rows that the next step's first forward pass will look up; they come when this step is finished."""
+        self._tables.ask_ahead(self._ids(self._read(features)), True)
+
+    def step(self) -> None:
+        """This rank has sent all gradients of a step. Once a step, on every rank, after its last backward()."""
+        self._tables.step()
+
+    def step_with(self, optimizer: torch.optim.Optimizer) -> None:
+        """Calls step() after each step of this optimizer."""
+        optimizer.register_step_post_hook(lambda *_: self.step())
+
+    def _read(self, features: Any) -> dict[str, _Bags]:
+        bags = _from_dict(features) if isinstance(features, Mapping) else _from_jagged(features)
+        if bags.keys() != self._tables_by_feature.keys():
+            raise ValueError(f"features are {sorted(bags)}; the tables have {sorted(self._tables_by_feature)}")
+        return bags
+
+    def _ids(self, bags: dict[str, _Bags]) -> list[torch.Tensor]:
+        """The ids of each table, one feature after the other."""
+        parts: list[list[torch.Tensor]] = [[] for _ in self._sizes]
+        for name, each in bags.items():
+            parts[self._tables_by_feature[name]].append(each.values)
+        ids = [torch.cat(values).to("cpu", torch.int64) for values in parts]
+        for (table, size, _), numbers in zip(self._sizes, ids):
+            for wrong in numbers[(numbers < 0) | (numbers >= size)][:1].tolist():
+                raise ValueError(f"table '{table}' was asked for id {wrong}; 0 to {size - 1} is accepted")
+        return ids
+
+
+class EmbeddingBag(torch.nn.Module):
+    """Takes the place of torch.nn.EmbeddingBag, with its rows at a parameter server.
+
+    Args:
+        num_embeddings, embedding_dim: as torch's.
+        mode: "mean", "sum" or "max".
+        **arguments: optimizer, seed, loader, server and so on, as those of :class:`EmbeddingBagCollection`.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, mode: str = "mean", weight_init_max: float = 0.01,
+                 **arguments: Any) -> None:
+        super().__init__()
+        if "features" in arguments:
+            raise ValueError("features is for EmbeddingBagCollection; EmbeddingBag.prefetch(input, offsets) asks for rows ahead")
+        self._mode = _read_mode(mode)
+        self.rows = EmbeddingBagCollection(
+            [EmbeddingBagConfig(embedding_dim, num_embeddings, "rows", ["ids"], mode, weight_init_max)], **arguments)
+
+    def forward(self, input: torch.Tensor, offsets: torch.Tensor | None = None,  # noqa: A002, torch's name
+                per_sample_weights: torch.Tensor | None = None) -> torch.Tensor:
+        """Pooled rows [samples, embedding_dim] of ids [samples, ids of each], or of ids in one row that offsets cut."""
+        bags = _Bags(*_flatten(input, offsets), per_sample_weights if per_sample_weights is None else per_sample_weights.flatten())
+        leaf, = self.rows._tables.look_up(self.rows._ids({"ids": bags}), self.training and torch.is_grad_enabled())
+        return _pool(leaf, bags, self._mode)
+
+    def prefetch(self, input: torch.Tensor) -> None:  # noqa: A002, torch's name
+        """Asks for the rows that the next step's first forward pass will look up."""
+        self.rows._tables.ask_ahead(self.rows._ids({"ids": _Bags(input.flatten(), None)}), True)
+
+    def step(self) -> None:
+        """As :meth:`EmbeddingBagCollection.step`."""
+        self.rows.step()
+
+    def step_with(self, optimizer: torch.optim.Optimizer) -> None:
+        """Calls step() after each step of this optimizer."""
+        self.rows.step_with(optimizer)
+
+
+def _read_mode(mode: Any) -> str:
+    name = str(getattr(mode, "value", mode)).lower()
+    if name not in _MODES:
+        raise ValueError(f"rows are pooled by {mode!r}; 'sum', 'mean' and 'max' are accepted")
+    return name
+
+
+def _flatten(ids: torch.Tensor, offsets: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Ids in one row and where each sample's begin."""
+    if ids.dim() == 2 and offsets is None:
+        return ids.flatten(), None if ids.shape[1] == 1 else torch.arange(0, ids.numel(), max(1, ids.shape[1]))
+    if ids.dim() != 1:
+        raise ValueError(f"ids have the shape {tuple(ids.shape)}; [samples, ids of each], or one row with offsets, is accepted")
+    return ids, offsets
+
+
+def _from_dict(features: Mapping[str, torch.Tensor]) -> dict[str, _Bags]:
+    return {name: _Bags(*_flatten(ids, None)) for name, ids in features.items()}
+
+
+def _from_jagged(features: Any) -> dict[str, _Bags]:
+    keys, values = list(features.keys()), features.values()
+    lengths = features.lengths() if hasattr(features, "lengths") else features.offsets().diff()
+    weights = features.weights_or_none() if hasattr(features, "weights_or_none") else None
+    by_key = lengths.view(len(keys), -1)
+    counts = by_key.sum(1).tolist()
+    all_single = bool((lengths == 1).all())
+    bags = {}
+    for key, own, part in zip(keys, by_key, values.split(counts)):
+        bags[key] = _Bags(part, None if all_single else own.cumsum(0) - own)
+    if weights is not None:
+        for each, part in zip(bags.values(), weights.split(counts)):
+            each.weights = part
+    return bags
+
+
+def _pool(rows: torch.Tensor, bags: _Bags, mode: str) -> torch.Tensor:
+    if bags.offsets is None:  # a row for each sample
+        return rows if bags.weights is None else rows * bags.weights.unsqueeze(1)
+    return F.embedding_bag(torch.arange(len(rows)), rows, bags.offsets.to(torch.int64), mode=mode, per_sample_weights=bags.weights)

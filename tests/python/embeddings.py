@@ -1,0 +1,309 @@
+"""motley.nn's embeddings against one process with torch.nn.EmbeddingBag and the same row optimizers, written down once more in torch.
+
+Both compute in float32. After two passes rows and weights differ by less than BOUND, as gradients are summed in another order.
+"""
+import contextlib
+import pathlib
+import tempfile
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import motley
+from data_parallel import random_splits
+from parameter_server import TIMEOUT, make_token, running_server
+from ranks import RanksTest
+
+BOUND = 2e-5
+SAMPLES, BATCH, STEPS = 90, 20, 10  # two passes
+TABLES = [motley.nn.EmbeddingBagConfig(name="wide", embedding_dim=9, num_embeddings=40, feature_names=["user", "friends"], pooling="mean"),
+          motley.nn.EmbeddingBagConfig(name="narrow", embedding_dim=2, num_embeddings=7, feature_names=["item"], weight_init_max=0.5)]
+OPTIMIZERS = {"sgd": motley.optim.RowSGD(lr=0.5), "adagrad": motley.optim.RowAdagrad(lr=0.1, eps=1e-6),
+              "adam": motley.optim.RowAdam(lr=0.02, betas=(0.8, 0.9), eps=1e-4)}
+
+
+class Jagged:
+    """What TorchRec's KeyedJaggedTensor has that is used."""
+
+    def __init__(self, keys, values, lengths):
+        self._keys, self._values, self._lengths = keys, values, lengths
+
+    def keys(self):
+        return self._keys
+
+    def values(self):
+        return self._values
+
+    def lengths(self):
+        return self._lengths
+
+
+class Clicks(torch.utils.data.Dataset):
+    """A sample: a user, none to three friends, an item, and what it comes to."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(2)
+        self.samples = []
+        for _ in range(SAMPLES):
+            friends = torch.randint(40, (int(torch.randint(4, (), generator=generator)),), generator=generator)
+            user, item = torch.randint(40, (), generator=generator), torch.randint(7, (), generator=generator)
+            self.samples.append((user, friends, item, torch.randn(1, generator=generator)))
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return index, self.samples[index]
+
+
+def collate(samples):
+    users, friends, items, targets = zip(*(sample for _, sample in samples))
+    lengths = torch.tensor([1] * len(users) + [len(each) for each in friends] + [1] * len(items))
+    jagged = Jagged(["user", "friends", "item"], torch.cat([torch.stack(users), *friends, torch.stack(items)]), lengths)
+    return [index for index, _ in samples], jagged, torch.stack(targets)
+
+
+def make_dense():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(20, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+
+def read_tables(embeddings):
+    """All rows, as evaluation sees them."""
+    embeddings.eval()
+    ids = torch.arange(40)
+    pooled = embeddings({"user": ids, "friends": ids, "item": ids % 7})
+    embeddings.train()
+    return pooled["user"].clone(), pooled["item"][:7].clone()
+
+
+def train(name, options, prefetches=False, steps=STEPS, **arguments):
+    """A rank trains; what it used in each step, and the tables before and after."""
+    loader = motley.DataLoader(Clicks(), collate_fn=collate, **options)
+    embeddings = motley.nn.EmbeddingBagCollection(TABLES, optimizer=OPTIMIZERS[name], seed=4, loader=loader, timeout=TIMEOUT,
+                                                  features=(lambda batch: batch[1]) if prefetches else None, **arguments)
+    dense = make_dense()
+    optimizer = motley.optim.ParameterServerOptimizer(torch.optim.AdamW(dense.parameters(), lr=0.01, eps=1e-4), loader=loader,
+                                                      timeout=TIMEOUT)
+    embeddings.step_with(optimizer)
+    before, used, mine = read_tables(embeddings), [], []
+    while len(used) < steps:
+        for indices, jagged, targets in loader:
+            loss = ((dense(embeddings(jagged).values()) - targets) ** 2).mean() / loader.micro_batches
+            loss.backward()
+            mine += indices if loader.samples else []
+            if loader.step_ends:
+                optimizer.step()
+                optimizer.zero_grad()
+                used.append(mine)
+                mine = []
+                if len(used) == steps:
+                    break
+    weights = torch.cat([parameter.detach().flatten() for parameter in dense.parameters()])
+    return {"used": used, "before": before, "after": read_tables(embeddings), "weights": weights.clone()}
+
+
+class RowReference:
+    """A row optimizer over a whole table, rows that a batch did not use left alone."""
+
+    def __init__(self, bag, options):
+        self.bag, self.options = bag, options
+        rows, dimension = bag.weight.shape
+        self.sums, self.counts = torch.zeros(rows, 1), torch.zeros(rows, 1)
+        self.first, self.second = torch.zeros(rows, dimension), torch.zeros(rows, dimension)
+
+    @torch.no_grad()
+    def step(self, used):
+        rows, weight, gradient, options = used.unique(), self.bag.weight, self.bag.weight.grad, self.options
+        g = gradient[rows]
+        if isinstance(options, motley.optim.RowSGD):
+            weight[rows] -= options.lr * g
+        elif isinstance(options, motley.optim.RowAdagrad):
+            self.sums[rows] += (g * g).mean(1, keepdim=True)
+            weight[rows] -= options.lr * g / (self.sums[rows].sqrt() + options.eps)
+        else:
+            first, second = options.betas
+            self.counts[rows] += 1
+            self.first[rows] += (1 - first) * (g - self.first[rows])
+            self.second[rows] += (1 - second) * (g * g - self.second[rows])
+            unbiased = self.second[rows] / (1 - second ** self.counts[rows])
+            weight[rows] -= options.lr / (1 - first ** self.counts[rows]) * self.first[rows] / (unbiased.sqrt() + options.eps)
+        self.bag.weight.grad = None
+
+
+def train_alone(name, batches, before):
+    wide, narrow = (torch.nn.EmbeddingBag.from_pretrained(rows.clone(), freeze=False, mode=mode) for rows, mode in zip(before, ("mean", "sum")))
+    rows, data, dense = [RowReference(bag, OPTIMIZERS[name]) for bag in (wide, narrow)], Clicks(), make_dense()
+    optimizer = torch.optim.AdamW(dense.parameters(), lr=0.01, eps=1e-4)
+    for indices in batches:
+        users, friends, items, targets = zip(*(data.samples[index] for index in indices))
+        ends = torch.tensor([len(each) for each in friends]).cumsum(0)
+        offsets = ends - torch.tensor([len(each) for each in friends])
+        users, friends, items = torch.stack(users), torch.cat(friends), torch.stack(items)
+        pooled = torch.cat([wide(users.unsqueeze(1)), wide(friends, offsets), narrow(items.unsqueeze(1))], dim=1)
+        optimizer.zero_grad()
+        ((dense(pooled) - torch.stack(targets)) ** 2).mean().backward()
+        optimizer.step()
+        rows[0].step(torch.cat([users, friends]))
+        rows[1].step(items)
+    return (wide.weight.detach(), narrow.weight.detach()), torch.cat([parameter.detach().flatten() for parameter in dense.parameters()])
+
+
+class Embeddings(RanksTest):
+    count = 2
+
+    def options(self, **more):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name) / "splits.jsonl"
+        path.write_text(random_splits(STEPS, BATCH, SAMPLES, self.count))
+        return {"global_batch_size": BATCH, "seed": 8, "batch_split": f"replay:{path}"} | more
+
+    def assert_trained_as_alone(self, name, answers):
+        batches = [sum(parts, []) for parts in zip(*(answer["used"] for answer in answers))]
+        tables, weights = train_alone(name, batches, answers[0]["before"])
+        for answer in answers:
+            self.assertLess((answer["weights"] - weights).abs().max().item(), BOUND)
+            for before, after, expected in zip(answer["before"], answer["after"], tables):
+                self.assertLess((after - expected).abs().max().item(), BOUND)
+                self.assertGreater((after - before).abs().max().item(), 100 * BOUND, "the rows did not change")
+
+    def test_every_row_optimizer_with_random_splits(self):
+        for name in OPTIMIZERS:
+            with self.subTest(name):
+                self.assert_trained_as_alone(name, self.on_ranks(train, name, self.options()))
+
+    def test_micro_batches_and_prefetching(self):
+        """Rows that were asked for ahead are those of the step, also where micro-batches and workers of the loader are between."""
+        for more in ({}, {"global_batch_size": 20, "gradient_accumulation_steps": 2, "drop_last": True, "batch_split": [3, 1]},
+                     {"batch_split": "equal", "num_workers": 1}):
+            with self.subTest(more):
+                self.assert_trained_as_alone("adagrad", self.on_ranks(prefetch, self.options(**more)))
+
+    def test_cold_rows(self):
+        """Rows that the server's memory does not hold, a few of forty here, are on its disk."""
+        with tempfile.TemporaryDirectory() as folder:
+            answers = self.on_ranks(train_cold, self.options(), folder)
+        self.assert_trained_as_alone("adam", answers)
+
+    def test_embedding_bag(self):
+        """As torch's, over its forms of input."""
+        for pairs in self.on_ranks(compare_bags):
+            for ours, torchs in pairs:
+                torch.testing.assert_close(ours, torchs, rtol=1e-6, atol=1e-7)
+
+    def test_wrong_input(self):
+        for what, words in WRONG.items():
+            with self.subTest(what.__name__):
+                for message in self.refused_on_ranks(what):
+                    self.assertIn(words, message)
+
+
+class EmbeddingServerLost(RanksTest):
+    def test_every_rank_is_told(self):
+        with contextlib.ExitStack() as stack:
+            token = make_token(stack)
+            server = stack.enter_context(running_server(token))
+            self.on_ranks(look_up_first, server.address, token)
+            server.kill()
+            for message in self.refused_on_ranks(look_up_again):
+                self.assertIn(f"server at {server.address} was lost", message)
+
+
+def prefetch(options):
+    return train("adagrad", options, prefetches=True)
+
+
+def train_cold(options, folder):
+    return train("adam", options, embedding_dir=folder, memory_bytes=9000)
+
+
+def compare_bags():
+    ids, offsets, weights = torch.tensor([3, 1, 3, 0, 4]), torch.tensor([0, 2, 2]), torch.tensor([1.0, 2, -1, 0.5, 3])
+    pairs = []
+    for mode in ("sum", "mean", "max"):
+        ours = motley.nn.EmbeddingBag(5, 3, mode, optimizer=motley.optim.RowSGD(lr=0.1), weight_init_max=1.0, timeout=TIMEOUT)
+        with torch.no_grad():
+            rows = ours(torch.arange(5).unsqueeze(1)).clone()
+        torchs = torch.nn.EmbeddingBag.from_pretrained(rows, freeze=False, mode=mode)
+        forms = [(ids, offsets), (torch.stack([ids, ids]), None)] + [(ids, offsets, weights)] * (mode == "sum")
+        for form in forms:
+            outputs = [bag(*form) for bag in (ours, torchs)]
+            outputs[0].square().sum().backward()
+            outputs[1].square().sum().backward()
+            ours.step()
+            with torch.no_grad():
+                torchs.weight -= 0.1 * torchs.weight.grad
+                torchs.weight.grad = None
+                pairs += [outputs, (ours(torch.arange(5).unsqueeze(1)).clone(), torchs.weight.detach().clone())]
+    return [(ours.detach(), torchs.detach()) for ours, torchs in pairs]
+
+
+def look_up_first(server, token):
+    global kept
+    kept = motley.nn.EmbeddingBag(5, 3, server=server, token_file=token, timeout=TIMEOUT)
+    look_up_again()
+
+
+def look_up_again():
+    kept(torch.tensor([[1, 2]])).sum().backward()
+    kept.step()
+
+
+def wrong_id():
+    motley.nn.EmbeddingBag(5, 3, timeout=TIMEOUT)(torch.tensor([[1, 5]]))
+
+
+def negative_id():
+    motley.nn.EmbeddingBag(5, 3, timeout=TIMEOUT)(torch.tensor([[-1]]))
+
+
+def wrong_mode():
+    motley.nn.EmbeddingBag(5, 3, "median")
+
+
+def wrong_optimizer():
+    motley.nn.EmbeddingBagCollection(TABLES, optimizer=torch.optim.SGD([torch.zeros(1)]))
+
+
+def features_alone():
+    motley.nn.EmbeddingBagCollection(TABLES, features=lambda batch: batch)
+
+
+def wrong_features():
+    motley.nn.EmbeddingBagCollection(TABLES, timeout=TIMEOUT)({"user": torch.tensor([1])})
+
+
+def shared_feature():
+    motley.nn.EmbeddingBagCollection([motley.nn.EmbeddingBagConfig(2, 5, name, ["one"]) for name in ("a", "b")])
+
+
+def same_name():
+    motley.nn.EmbeddingBagCollection([motley.nn.EmbeddingBagConfig(2, 5, "a", [feature]) for feature in ("one", "two")], timeout=TIMEOUT)
+
+
+def no_rows():
+    motley.nn.EmbeddingBag(0, 3)
+
+
+def different_tables():
+    motley.nn.EmbeddingBag(5, 3 + dist.get_rank(), timeout=TIMEOUT)
+
+
+WRONG = {
+    wrong_id: "table 'rows' was asked for id 5; 0 to 4 is accepted",
+    negative_id: "table 'rows' was asked for id -1; 0 to 4 is accepted",
+    wrong_mode: "'sum', 'mean' and 'max' are accepted",
+    wrong_optimizer: "optimizer is a SGD; motley.optim.RowSGD",
+    features_alone: "it needs loader=",
+    wrong_features: "features are ['user']; the tables have ['friends', 'item', 'user']",
+    shared_feature: "feature 'one' is looked up in two tables",
+    same_name: "two tables are named 'a'",
+    no_rows: "num_embeddings is 0; an integer of at least 1",
+    different_tables: "the ranks do not agree about the sparse tables",
+}
+
+
+if __name__ == "__main__":
+    unittest.main()
