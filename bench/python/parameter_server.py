@@ -20,7 +20,7 @@ WORKERS = 4
 SHAPES = [(1000, 1000)] * 11 + [(700, 1000)]
 MAX_COMPUTATION = 0.02  # seconds: with more the row would not be about what follows
 # malloc keeps what a step frees and the next one needs again: both are faster by that.
-MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+VARIABLES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "OMP_NUM_THREADS": "1"}
 
 
 class Ready(torch.autograd.Function):
@@ -81,4 +81,4 @@ if __name__ == "__main__":
     if "RANK" in os.environ:
         be_rank("--quick" in sys.argv)
     else:
-        print(run(["motley", "launch", "--workers", WORKERS, __file__, *sys.argv[1:]], **MALLOC), end="")
+        print(run(["motley", "launch", "--workers", WORKERS, __file__, *sys.argv[1:]], **VARIABLES), end="")

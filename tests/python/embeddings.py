@@ -133,7 +133,8 @@ class RowReference:
 
 
 def train_alone(name, batches, before):
-    wide, narrow = (torch.nn.EmbeddingBag.from_pretrained(rows.clone(), freeze=False, mode=mode) for rows, mode in zip(before, ("mean", "sum")))
+    wide, narrow = (torch.nn.EmbeddingBag.from_pretrained(rows.clone(), freeze=False, mode=mode)
+                    for rows, mode in zip(before, ("mean", "sum")))
     rows, data, dense = [RowReference(bag, OPTIMIZERS[name]) for bag in (wide, narrow)], Clicks(), make_dense()
     optimizer = torch.optim.AdamW(dense.parameters(), lr=0.01, eps=1e-4)
     for indices in batches:

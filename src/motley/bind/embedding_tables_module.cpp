@@ -1,4 +1,4 @@
-// Embedding tables on parameter servers, as Python's modules look rows up in them and send their gradients.
+// Embedding tables on parameter servers, where Python's modules find rows and send their gradients.
 #include <torch/csrc/utils/pybind.h>
 
 #include <ATen/ATen.h>
