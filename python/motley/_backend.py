@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from . import _motley
 
@@ -42,7 +43,7 @@ def create(options: Any) -> Any:
     if size == 1:
         return _motley.Backend(rank, ranks, timeout, None, _make_gloo(options.store, rank, size, timeout, True), "")
     # A group may be made anew on the same store; each time has its own keys.
-    store = dist.PrefixStore(f"motley/{options.store.add(f'motley/{rank}', 1)}", options.store)
+    store = PrefixStore(f"motley/{options.store.add(f'motley/{rank}', 1)}", options.store)
     hosts = _gather(store, "host", rank, ranks, _motley.host_id(), timeout)
     one_host = len(set(hosts)) == 1
     gloo, why_none = None, _NO_GLOO
@@ -52,7 +53,7 @@ def create(options: Any) -> Any:
     return _motley.Backend(rank, ranks, timeout, rendezvous, gloo, why_none)
 
 
-def _arrange(store: dist.Store, rank: int, one_host: bool, timeout: timedelta) -> _motley.Rendezvous:
+def _arrange(store: Store, rank: int, one_host: bool, timeout: timedelta) -> _motley.Rendezvous:
     """What the ranks need to join each other. Rank 0 listens, and says where once it does; the others wait for that."""
     transport = os.environ.get("MOTLEY_TRANSPORT", "auto")
     if transport not in _TRANSPORTS:
@@ -87,7 +88,7 @@ def _reachable_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def _gather(store: dist.Store, what: str, rank: int, ranks: list[int], value: str, timeout: timedelta) -> list[str]:
+def _gather(store: Store, what: str, rank: int, ranks: list[int], value: str, timeout: timedelta) -> list[str]:
     """Each rank's value."""
     store.set(f"{what}/{rank}", value)
     keys = [f"{what}/{other}" for other in range(len(ranks))]
@@ -95,7 +96,7 @@ def _gather(store: dist.Store, what: str, rank: int, ranks: list[int], value: st
     return [store.get(key).decode() for key in keys]
 
 
-def _wait(store: dist.Store, keys: list[str], ranks: Iterable[int], timeout: timedelta) -> None:
+def _wait(store: Store, keys: list[str], ranks: Iterable[int], timeout: timedelta) -> None:
     """Until the ranks have set their keys."""
     try:
         store.wait(keys, timeout)
@@ -105,10 +106,10 @@ def _wait(store: dist.Store, keys: list[str], ranks: Iterable[int], timeout: tim
         raise dist.DistBackendError(f"motley: making a process group: {words}") from problem
 
 
-def _make_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta, one_host: bool) -> Any:
+def _make_gloo(store: Store, rank: int, size: int, timeout: timedelta, one_host: bool) -> Any:
     """On one host over loopback, so that nothing outside it can connect; else as PyTorch's variables say."""
     options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1") if one_host
                         else dist.ProcessGroupGloo.create_default_device()]
     options._timeout = timeout
-    return dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, options)
+    return dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, options)

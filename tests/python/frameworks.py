@@ -66,6 +66,7 @@ class HuggingFace(ExampleTest):
 def train_by_trainer_alone(batches):
     """The weights after these batches by the Trainer alone, in one process."""
     import transformers
+
     from hugging_face import collate, make_model, read_paragraphs
     paragraphs = read_paragraphs()
     torch.manual_seed(0)
@@ -269,8 +270,8 @@ def train_by_lightning(of_loader, of_lightning):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     be_launched()
-    trainer = lightning.Trainer(accelerator="cpu", strategy="ddp", devices=2, max_epochs=2, accumulate_grad_batches=of_lightning, logger=False,
-                                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = lightning.Trainer(accelerator="cpu", strategy="ddp", devices=2, max_epochs=2, accumulate_grad_batches=of_lightning,
+                                logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(module := Module(), motley.DataLoader(Numbers(64), 16, shuffle=False, batch_split=[3, 1],
                                                       gradient_accumulation_steps=of_loader))
     return [parameter.detach().clone() for parameter in module.parameters()]
