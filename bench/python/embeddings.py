@@ -72,10 +72,9 @@ def main():
             program, script = run_program(folder, f"run-{number}"), run_script(folder)
             say(f"python: a click model: the program {program:.0f} samples per second, a script with motley.nn {script:.0f}")
             pairs.append((script, program))
-    ratios = [script / program for script, program in pairs]
-    usual = statistics.median(program for _, program in pairs)
+    ratios, rate = [script / program for script, program in pairs], statistics.median(program for _, program in pairs)
     print_rows([row("embedding-bag", "ratio_to_program", ratio_of_medians(pairs), "ratio", "more", 0.85, None,
-                    f"measured; CTRDNN, loader included, one worker of one thread; the program {usual:.0f} samples per "
+                    f"measured; CTRDNN, loader included, one worker of one thread; the program {rate:.0f} samples per "
                     f"second; pairs from {min(ratios):.2f} to {max(ratios):.2f}")])
 
 
