@@ -218,12 +218,14 @@ else:
         script = START + """
 store = dist.distributed_c10d._get_default_store()
 dist.barrier()
+work = None
 if rank == 0:
-    work = dist.all_reduce(torch.ones(10), async_op=True)
+    work = dist.barrier(async_op=True)
     dist.group.WORLD._get_backend(torch.device("cpu")).abort()
     store.set("aborted", "")
 else:
     store.wait(["aborted"], timedelta(seconds=100))
+    dist.barrier()  # rank 0 had come to this one
     work = dist.barrier(async_op=True)
 try:
     work.wait()
