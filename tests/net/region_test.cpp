@@ -52,5 +52,23 @@ TEST(Region, FullMemoryIsAnError) {
   EXPECT_FALSE(std::filesystem::exists("/dev/shm/motley-" + name));
 }
 
+// What its owner commits is there for all who map it; a large region takes no more memory than that.
+TEST(Region, IsBackedWhereItIsCommitted) {
+  const std::string name = unique("uncommitted");
+  constexpr std::size_t kBytes = std::size_t{1} << 36;
+  auto own = Region::create_uncommitted(name, kBytes);
+  ASSERT_TRUE(own) << own.error().message;
+  auto peers = Region::map_uncommitted(name, kBytes);
+  ASSERT_TRUE(peers) << peers.error().message;
+  (*own)->unlink();
+  constexpr std::size_t kBegin = std::size_t{1} << 30;
+  ASSERT_TRUE((*own)->commit(kBegin, 1 << 16));
+  (*own)->data()[kBegin + 5] = std::byte{7};
+  EXPECT_EQ((*peers)->data()[kBegin + 5], std::byte{7});
+  EXPECT_EQ((*peers)->data()[kBegin + 6], std::byte{0});
+  ASSERT_TRUE((*own)->commit(kBegin, 1 << 17));
+  EXPECT_EQ((*peers)->data()[kBegin + 5], std::byte{7});
+}
+
 }  // namespace
 }  // namespace motley::net
