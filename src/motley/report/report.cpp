@@ -62,9 +62,8 @@ std::string notices(const Run& run) {
   }
   if (!emulated.empty()) {
     html +=
-        notice("Emulated",
-               fmt::format("The speed of {} was emulated; times below are those of the emulated devices.",
-                           fmt::join(emulated, ", ")));
+        notice("Emulated", fmt::format("The speed of {} was emulated; times below are those of the emulated devices.",
+                                       fmt::join(emulated, ", ")));
   }
   return html;
 }
