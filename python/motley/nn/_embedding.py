@@ -223,15 +223,16 @@ class EmbeddingBagCollection(torch.nn.Module):
                 ids by feature, each of shape [samples] or [samples, ids of each].
         """
         bags = self._read(features)
-        names, leaves = list(bags), self._tables.look_up(self._ids(bags), self.training and torch.is_grad_enabled())
-        begin = [0] * len(self._sizes)
+        leaves = self._tables.look_up(self._ids(bags), self.training and torch.is_grad_enabled())
+        counts: list[list[int]] = [[] for _ in leaves]  # ids of each of a table's features
+        for name, each in bags.items():
+            counts[self._tables_by_feature[name]].append(each.values.numel())
+        parts = [iter(torch.split(leaf, sizes)) for leaf, sizes in zip(leaves, counts)]
         pooled = []
-        for name in names:
-            table, each = self._tables_by_feature[name], bags[name]
-            end = begin[table] + each.values.numel()
-            pooled.append(_pool(leaves[table][begin[table]:end], each, self._modes[table]))
-            begin[table] = end
-        return KeyedTensor(names, [values.shape[1] for values in pooled], torch.cat(pooled, dim=1))
+        for name, each in bags.items():
+            table = self._tables_by_feature[name]
+            pooled.append(_pool(next(parts[table]), each, self._modes[table]))
+        return KeyedTensor(list(bags), [values.shape[1] for values in pooled], torch.cat(pooled, dim=1))
 
     def prefetch(self, features: Any) -> None:
         """Asks for the rows that the next step's first forward pass will look up; they come when this step is finished."""
