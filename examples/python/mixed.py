@@ -1,5 +1,5 @@
 """plain.py for machines that are not alike: each batch is split by the measured speed of the ranks. The loader and
-the weighted gradients differ; the sampler is gone, and the split is printed.
+the weighted gradients differ; the sampler is gone, the split is printed, and a run directory is left if asked for.
 
     motley launch --emulated-speeds 1,1,0.5,0.25 examples/python/mixed.py
 """
@@ -14,10 +14,10 @@ import motley
 from fashion_mnist import Images, make_net
 
 
-def train(epochs, steps):
+def train(epochs, steps, run_directory):
     torch.manual_seed(0)
     data = Images("train")
-    loader = motley.DataLoader(data, global_batch_size=256)
+    loader = motley.DataLoader(data, global_batch_size=256, run_directory=run_directory)
     model = motley.weight_gradients(DDP(make_net()), loader)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -26,6 +26,7 @@ def train(epochs, steps):
         for images, labels in loader:
             loss = torch.nn.functional.cross_entropy(model(images), labels)
             loss.backward()
+            loader.record(loss)
             optimizer.step()
             optimizer.zero_grad()
             now = time.perf_counter()
@@ -42,7 +43,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--steps", type=int, help="end after so many steps")
+    parser.add_argument("--run-directory", help="a new folder for what each step took, and its page")
     options = parser.parse_args()
     dist.init_process_group("gloo")
-    train(options.epochs, options.steps)
+    train(options.epochs, options.steps, options.run_directory)
     dist.destroy_process_group()  # with the model gone: PyTorch can wait forever for a group whose last user is a model

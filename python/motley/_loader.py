@@ -221,8 +221,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return sums[0] / sums[1]
 
     def record(self, loss: torch.Tensor | float) -> None:
-        """Tells the run directory the mean loss over the samples yielded last; waits for the device where that is a GPU."""
-        if self._yielded:
+        """Tells the run directory, where there is one, the mean loss over the samples yielded last; waits for the device where that is
+        a GPU."""
+        if self._yielded and self._folder is not None:
             told = float(loss) * self._yielded
             self._losses = told if math.isnan(self._losses) else self._losses + told
 
@@ -387,7 +388,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             "seed": self._seed, "shuffle": self._shuffle, "drop_last": self._drop_last,
             "gradient_accumulation_steps": self._accumulation, "micro_batch_size": self._micro,
             "batch_split": (self._policy, self._proportions, self._recorded), "position": (self._epoch, self._cursor, self._number),
-            "": (steps_ahead, minimum, maximum, self._writer is not None or self._folder is not None, self._describe())})
+            "": (steps_ahead, minimum, maximum, self._writer is not None or self._folder is not None, self._describe(ranks.rank))})
         for key in told[0]:
             for rank, other in enumerate(told):
                 if key and other[key] != told[0][key]:
@@ -407,11 +408,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._ranks = ranks
         return ranks
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self, rank: int) -> dict[str, Any]:
         """This rank, as a run directory has it."""
         device = next((weight.device for weight in self._weights), torch.device("cpu"))
         speed = os.environ.get("MOTLEY_EMULATED_SPEED")
-        return {"name": f"{socket.gethostname()} {os.getpid()}",
+        return {"name": f"rank {rank} on {socket.gethostname()}",
                 "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
                 "emulated": f"relative speed {speed}" if speed else None}
 
