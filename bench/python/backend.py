@@ -2,7 +2,7 @@
 communication; and, beside the quick rows, PyTorch's own tests and two hundred starts.
 
     backend.py [--quick]      measures (starts the ranks of itself)
-    backend.py PART           a rank: exposed, equality or start
+    backend.py PART           a rank: exposed, start, or equality, of which equality.py makes its row
 """
 import json
 import os
@@ -125,9 +125,6 @@ def long_rows():
 def main():
     quick = "--quick" in sys.argv
     rows = [exposed_row(transport, count) for transport, count in TARGETS]
-    worst = json.loads(run(["motley", "launch", "--workers", 3, __file__, "equality"]))
-    rows.append(row("float64-equality", "worst_relative_difference", worst, "ratio", "less", 1e-12, None,
-                    "measured; three ranks over the backend against one process, 32 steps of AdamW"))
     print_rows(rows + ([] if quick else long_rows()))
 
 

@@ -1,9 +1,10 @@
 """How far training on several ranks is from one process that computes each batch whole, in float64: what tests/python checks,
 as figures."""
+import json
 import pathlib
 import sys
 
-from rows import print_rows, row, say
+from rows import print_rows, row, run, say
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/python"))
 from data_parallel import SAMPLES, Equality
@@ -23,6 +24,8 @@ def main():
         errors["resumed on two of three ranks"], lost = ranks.compare_resumed()
     finally:
         Equality.doClassCleanups()
+    backend = pathlib.Path(__file__).with_name("backend.py")
+    errors["DDP over the backend motley"] = json.loads(run(["motley", "launch", "--workers", 3, backend, "equality"]))
     for name, error in errors.items():
         say(f"python: {name}: {error:.1e} from one process")
     note = "measured; three ranks, random splits, float64, against one process"
