@@ -97,6 +97,10 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), *, workers: i
         LaunchError: a rank failed, with its traceback, or was killed; the others were ended. Or a rank could not have its speed, as the
             machine was busy otherwise.
     """
+    if not callable(function):
+        raise ValueError(f"launch: {function!r} is no function; accepted: a function (a script is started by motley launch SCRIPT)")
+    if isinstance(args, str) or not isinstance(args, Sequence):
+        raise ValueError(f"launch: args is {args!r}; accepted: a tuple of the function's arguments")
     count = workers if workers is not None else len(emulated_speeds or [])
     if count < 1:
         raise ValueError(f"launch: {count} workers; accepted: workers from 1 on, or emulated_speeds")

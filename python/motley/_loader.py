@@ -170,6 +170,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         for name, bound in (("min_local_batch_size", self._minimum), ("max_local_batch_size", self._maximum)):
             if bound is not None:
                 _check_integer(name, bound, 0 if name[1] == "i" else 1)
+        if run_directory is not None and not isinstance(run_directory, (str, os.PathLike)):
+            raise ValueError(f"run_directory is {run_directory!r}; the path of a new folder is accepted")
         self._group, self._writer, self._folder = process_group, writer, run_directory
 
         self._ranks: Any = None  # Ranks, from the first pass on
@@ -224,7 +226,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Tells the run directory, where there is one, the mean loss over the samples yielded last; waits for the device where that is
         a GPU."""
         if self._yielded and self._folder is not None:
-            told = float(loss) * self._yielded
+            told = (loss.item() if isinstance(loss, torch.Tensor) else float(loss)) * self._yielded
             self._losses = told if math.isnan(self._losses) else self._losses + told
 
     def set_epoch(self, epoch: int) -> None:
@@ -246,8 +248,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         Raises:
             ValueError: a state of another dataset, order or version.
         """
-        if state.get("version") != 1:
-            raise ValueError(f"a state of version {state.get('version')!r}; 1 is accepted")
+        if not isinstance(state, dict) or state.get("version") != 1:
+            raise ValueError(f"{str(state)[:60]!r} is no state of version 1; what state_dict() gave is accepted")
         for key, own in (("size", self._size), ("shuffle", self._shuffle)):
             if state[key] != own:
                 raise ValueError(f"the state is of another dataset or order: its {key} is {state[key]}, here it is {own}")
@@ -388,6 +390,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             "seed": self._seed, "shuffle": self._shuffle, "drop_last": self._drop_last,
             "gradient_accumulation_steps": self._accumulation, "micro_batch_size": self._micro,
             "batch_split": (self._policy, self._proportions, self._recorded), "position": (self._epoch, self._cursor, self._number),
+            "run_directory": self._folder is not None,
             "": (steps_ahead, minimum, maximum, self._writer is not None or self._folder is not None, self._describe(ranks.rank))})
         for key in told[0]:
             for rank, other in enumerate(told):
@@ -400,11 +403,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._policy, self._batch // self._counted, limits, self._proportions, self._recorded, self._recorded_name)
         if self._saved_split is not None:
             self._splitter.restore(self._saved_split)
-        if self._folder is not None and ranks.rank == 0:
-            self._run = RunDirectory(
-                self._folder, [other[""][-1] for other in told], resumed_at=self._number if self._resumes else None,
+        if (folder := self._folder) is not None:
+            self._run = ranks.agree(lambda: RunDirectory(
+                folder, [other[""][-1] for other in told], resumed_at=self._number if self._resumes else None,
                 gradient_sync=dist.get_backend(self._group) if ranks.count > 1 else "", global_batch_size=self._batch,
-                training_samples=self._size)
+                training_samples=self._size) if ranks.rank == 0 else None)
         self._ranks = ranks
         return ranks
 
@@ -495,8 +498,12 @@ def _read_policy(batch_split: Any) -> tuple[str, list[float], str, str]:
     if isinstance(batch_split, str):
         if batch_split.startswith("replay:"):
             name = batch_split.removeprefix("replay:")
-            with open(name, encoding="utf-8") as file:
-                return "replay", [], file.read(), name
+            try:
+                with open(name, encoding="utf-8") as file:
+                    return "replay", [], file.read(), name
+            except OSError as problem:
+                raise ValueError(f"batch_split is {batch_split!r}: {problem.strerror}; 'replay:' and the metrics.jsonl of a run is "
+                                 "accepted") from problem
         if batch_split in ("dynamic", "equal"):
             return batch_split, [], "", ""
     elif isinstance(batch_split, Sequence):

@@ -7,6 +7,7 @@ written.
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import math
 import os
@@ -25,25 +26,29 @@ class RunDirectory:
     """A folder that holds one run, written by this process alone.
 
     Raises:
-        ValueError: the folder holds a run, and this one does not go on with it.
+        ValueError: the folder holds a run, and this one does not go on with it; or it cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str], workers: list[Worker], *, resumed_at: int | None, **facts: Any) -> None:
         self._folder = pathlib.Path(folder)
-        self._reason = ""
+        self._reason, self._is_lost = "", False
         began = time.time()
         if (self._folder / "run.json").exists():
             if resumed_at is None:
                 raise ValueError(f"run_directory is '{self._folder}', which holds a run: another folder is accepted, or this one where "
                                  "the loader goes on from a state (load_state_dict)")
             began = json.loads((self._folder / "run.json").read_text())["started"]
-        self._folder.mkdir(parents=True, exist_ok=True)
         self._run = {"motley_version": _motley.version, "started": began, "name": self._folder.name, "finished": False,
                      "workers": [{"rank": rank, **worker} for rank, worker in enumerate(workers)],
                      "machine": f"{os.cpu_count()} cores", **facts}
-        self._write_run()
-        _cut_torn_line(self._folder / "metrics.jsonl")
-        self._metrics = open(self._folder / "metrics.jsonl", "a", buffering=1, encoding="utf-8")  # each line at once
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._write_run()
+            _cut_torn_line(self._folder / "metrics.jsonl")
+            self._metrics = open(self._folder / "metrics.jsonl", "ab", buffering=0)  # each line at once, and whole
+        except OSError as problem:
+            raise ValueError(f"run_directory is '{self._folder}': {problem.strerror}; a folder that can be made and written is "
+                             "accepted") from problem
         if resumed_at is not None:
             self._write({"step": resumed_at, "event": "resumed", "text": f"goes on at step {resumed_at}"})
         atexit.register(self._end)
@@ -63,15 +68,30 @@ class RunDirectory:
         self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
-        self._metrics.write(json.dumps(line | {"time": time.time() - self._run["started"]}, separators=(",", ":")) + "\n")
+        """A line of metrics.jsonl. Training does not end with the disk: where it is full, lines are lost from then on."""
+        if self._is_lost:
+            return
+        text = json.dumps(line | {"time": time.time() - self._run["started"]}, separators=(",", ":")) + "\n"
+        end = self._metrics.tell()
+        try:
+            if self._metrics.write(text.encode()) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as problem:
+            self._is_lost = True
+            os.truncate(self._metrics.fileno(), end)
+            warnings.warn(f"nothing is recorded any more in run_directory '{self._folder}': {problem.strerror}", stacklevel=1)
 
     def _write_run(self) -> None:
         aside = self._folder / "run.json.new"
-        with open(aside, "w", encoding="utf-8") as file:
-            json.dump(self._run, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self._folder / "run.json")
+        try:
+            with open(aside, "w", encoding="utf-8") as file:
+                json.dump(self._run, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(self._folder / "run.json")
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
 
     def _end(self) -> None:
         self._metrics.close()
@@ -80,11 +100,11 @@ class RunDirectory:
         if error is not None:
             self._run |= {"exit": "interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
                           "error": f"{type(error).__name__}: {error}"}
-        self._write_run()
         try:
+            self._write_run()
             _motley.write_report(str(self._folder))
-        except (RuntimeError, ValueError) as problem:
-            warnings.warn(f"no page for '{self._folder}': {problem}", stacklevel=1)
+        except (OSError, RuntimeError, ValueError) as problem:
+            warnings.warn(f"no page for run_directory '{self._folder}': {problem}", stacklevel=1)
 
 
 def _cut_torn_line(file: pathlib.Path) -> None:

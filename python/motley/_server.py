@@ -46,7 +46,7 @@ class Server:
             address = ranks.gather(ranks.agree(lambda: self._start_own(embedding_dir)))[0]
             self.addresses = [address]
         else:
-            self.token = ranks.agree(lambda: _motley.Secret.from_file(token_file or "", _motley.TOKEN_FILE_VARIABLE))
+            self.token = ranks.agree(lambda: _read_token(server, token_file))
             self.addresses = [part.strip() for part in server.split(",")]
         job = ranks.gather(f"torch-{secrets.token_hex(6)}")[0]
         self.session = ranks.agree(lambda: _join_session(ranks, job, secret, one_host, timeout))
@@ -86,6 +86,13 @@ def use_server(group: dist.ProcessGroup | None, server: str | Sequence[str] | No
         _shared.append(shared)
     shared._users += 1
     return shared
+
+
+def _read_token(server: str, token_file: str | None) -> _motley.Secret:
+    if not token_file and not os.environ.get(_motley.TOKEN_FILE_VARIABLE):
+        raise ValueError(f"server='{server}' needs its token: token_file='FILE', or the environment variable "
+                         f"{_motley.TOKEN_FILE_VARIABLE}, is accepted")
+    return _motley.Secret.from_file(token_file or "", _motley.TOKEN_FILE_VARIABLE)
 
 
 def _draw_secret(ranks: Ranks) -> _motley.Secret:

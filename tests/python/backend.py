@@ -139,7 +139,7 @@ class WeightedGradients(RanksTest):
     """motley.weight_gradients over the backend against one process: data_parallel's comparison."""
 
     count, backend = 3, "motley"
-    check, recorded = data_parallel.Equality.check, data_parallel.Equality.recorded
+    compare, check, recorded = data_parallel.Equality.compare, data_parallel.Equality.check, data_parallel.Equality.recorded
 
     def test_distributed_data_parallel(self):
         split = self.recorded(18, 24, data_parallel.SAMPLES, 3)

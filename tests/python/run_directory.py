@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 SCRIPT = """
-import sys, torch, torch.distributed as dist, motley
+import resource, sys, torch, torch.distributed as dist, motley
 from torch.nn.parallel import DistributedDataParallel as DDP
 folder, steps, first, last_words = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 dist.init_process_group("gloo")
@@ -18,6 +18,8 @@ model = motley.weight_gradients(DDP(net), loader)
 if first:
     loader.load_state_dict({"version": 1, "seed": 0, "shuffle": True, "size": 120, "epoch": first // 5, "cursor": first % 5 * 24,
                             "step": first, "batch_split": None})
+if last_words == ["small disk"]:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2500, 2500))
 number = first
 while number < first + steps:
     for inputs, in loader:
@@ -27,7 +29,7 @@ while number < first + steps:
         number += 1
         if number == first + steps:
             break
-if last_words and dist.get_rank() == 0:
+if last_words and last_words != ["small disk"] and dist.get_rank() == 0:
     raise ValueError(last_words[0])
 dist.barrier()
 del model
@@ -87,6 +89,22 @@ class RunDirectory(unittest.TestCase):
         self.assertNotEqual(again.returncode, 0)
         self.assertIn("which holds a run", again.stderr)
         self.assertEqual((self.folder / "run/metrics.jsonl").read_text(), before)
+
+    def test_a_folder_that_cannot_be_made(self):
+        (self.folder / "run").write_text("a file")
+        done = self.train(6, 0)
+        self.assertEqual(done.returncode, 1)
+        for rank in range(2):  # also on the rank that writes nothing
+            self.assertIn(f"[rank{rank}]: ValueError: rank 0: run_directory is '{self.folder}/run'", done.stderr)
+        self.assertIn("a folder that can be made and written is accepted", done.stderr)
+
+    def test_training_goes_on_where_the_disk_is_full(self):
+        done = self.train(30, 0, "small disk")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count("UserWarning: nothing is recorded any more"), 1, done.stderr)
+        lines = self.lines()  # each whole
+        self.assertEqual([line["step"] for line in lines], list(range(len(lines))))
+        self.assertLess(len(lines), 28)
 
     def test_a_run_that_goes_on_after_it_was_killed(self):
         self.assertEqual(self.train(10, 0).returncode, 0)
