@@ -10,6 +10,8 @@ import sys
 
 from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, row, run, say
 
+BATCH = 512  # of both ranks: optimizer and synchronisation, which no split changes, take a twentieth of a step
+
 
 def measure(quick):
     processors = sorted(os.sched_getaffinity(0))[:2]
@@ -19,15 +21,15 @@ def measure(quick):
     busy = subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{processors[1]}])\nwhile True: pass"])
     try:
         for _ in range(1 if quick else 5):
-            plain, mixed = (last_step_ms(run(["motley", "launch", "--workers", 2, __file__, SCRIPTS / script, "--steps", 100]))
-                            for script in ("plain.py", "mixed.py"))
+            plain, mixed = (last_step_ms(run(["motley", "launch", "--workers", 2, __file__, SCRIPTS / script, "--steps", 100,
+                                              "--global-batch-size", BATCH])) for script in ("plain.py", "mixed.py"))
             say(f"python: a busy loop on one of two processors: {plain:.1f} ms a step, with three lines {mixed:.1f} ms")
             pairs.append((plain, mixed))
     finally:
         busy.kill()
         busy.wait()
     print_rows([row("ddp-pinned", "step_speedup_over_ddp", ratio_of_medians(pairs), "x", "more", 1.4, 1.5,
-                    "measured; a busy loop holds half of one of two processors")])
+                    f"measured; a busy loop holds half of one of two processors; batches of {BATCH}")])
 
 
 def be_rank(words):

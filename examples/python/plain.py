@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, DistributedSampler
 from fashion_mnist import Images, make_net
 
 
-def train(epochs, steps):
+def train(epochs, steps, batch):
     torch.manual_seed(0)
     data = Images("train")
     sampler = DistributedSampler(data)
-    loader = DataLoader(data, batch_size=256 // dist.get_world_size(), sampler=sampler)
+    loader = DataLoader(data, batch_size=batch // dist.get_world_size(), sampler=sampler)
     model = DDP(make_net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -44,7 +44,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--steps", type=int, help="end after so many steps")
+    parser.add_argument("--global-batch-size", type=int, default=256)
     options = parser.parse_args()
     dist.init_process_group("gloo")
-    train(options.epochs, options.steps)
+    train(options.epochs, options.steps, options.global_batch_size)
     dist.destroy_process_group()  # with the model gone: PyTorch can wait forever for a group whose last user is a model

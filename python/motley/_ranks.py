@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import collections
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +14,10 @@ import torch.distributed as dist
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before PyTorch 2.13
 Value = TypeVar("Value")
 _side_groups: dict[dist.ProcessGroup, dist.ProcessGroup] = {}  # by the group whose ranks they have
+_all: weakref.WeakSet[Ranks] = weakref.WeakSet()
+# Of the last gathers: a thread of gloo that dropped the last reference to a tensor while the interpreter ends would take the process
+# down.
+_recent: collections.deque[torch.Tensor] = collections.deque(maxlen=8)
 
 
 class Ranks:
@@ -34,6 +41,7 @@ class Ranks:
                 _side_groups[own] = dist.new_group(
                     dist.get_process_group_ranks(own), backend="gloo", use_local_synchronization=group is not None)
             self._side = _side_groups[own]
+            _all.add(self)
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order; the values must be picklable. Waits for all ranks."""
@@ -73,6 +81,7 @@ class Ranks:
             return PendingNumbers(mine.unsqueeze(0), None)
         flat = torch.empty(self.count * len(numbers), dtype=torch.float64)
         work = _all_gather(flat, mine, group=self._side, async_op=True)
+        _recent.extend((flat, mine))
         return PendingNumbers(flat.view(self.count, len(numbers)), work)
 
     def sum(self, numbers: list[float]) -> list[float]:
@@ -81,6 +90,15 @@ class Ranks:
         if self.count > 1:
             dist.all_reduce(total, group=self._side)
         return total.tolist()
+
+
+@atexit.register
+def _release() -> None:
+    """Lets groups go that have been destroyed, while their threads can still end."""
+    if not dist.is_initialized():
+        _side_groups.clear()
+        for ranks in _all:
+            ranks._side = None
 
 
 class PendingNumbers:
