@@ -14,13 +14,13 @@ def main():
     Equality.setUpClass()
     try:
         ranks = Equality()
+        names, errors = (("hook", "DDP"), ("weigh", "the loss weighed"), ("fsdp", "FSDP2")), {}
         splits = {"global_batch_size": 24, "batch_split": ranks.recorded(18, 24, SAMPLES, 3)}
-        accumulated = {"global_batch_size": 28, "gradient_accumulation_steps": 7,
-                       "batch_split": ranks.recorded(16, 28, SAMPLES, 3, unit=7)}
-        errors = {}
-        for how, name in (("hook", "DDP"), ("weigh", "the loss weighed"), ("fsdp", "FSDP2")):
+        for how, name in names:
             errors[name], _ = ranks.compare(splits, how)
-            errors[f"{name}, accumulated"], _ = ranks.compare(accumulated, how)
+        splits = {"global_batch_size": 28, "gradient_accumulation_steps": 7, "batch_split": ranks.recorded(16, 28, SAMPLES, 3, unit=7)}
+        for how, name in names:
+            errors[f"{name}, accumulated"], _ = ranks.compare(splits, how)
         errors["resumed on two of three ranks"], lost = ranks.compare_resumed()
     finally:
         Equality.doClassCleanups()
