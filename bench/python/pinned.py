@@ -10,7 +10,7 @@ import sys
 
 from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, row, run, say
 
-BATCH = 512  # of both ranks: optimizer and synchronisation, which no split changes, take a twentieth of a step
+BATCH = 512  # of both ranks: of smaller ones the optimizer and the synchronisation, which no split changes, are a larger part
 
 
 def measure(quick):
