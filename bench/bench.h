@@ -27,6 +27,6 @@ inline double median(const std::vector<double>& values) {
   return (lower_median(values) + motley::median(values)) / 2;
 }
 
-using Bench = Result<std::vector<BenchRow>> (*)(const BenchOptions&);
+using Bench = std::function<Result<std::vector<BenchRow>>(const BenchOptions&)>;
 
 }  // namespace motley::bench

@@ -21,32 +21,8 @@ Result<std::vector<BenchRow>> run_script(const BenchOptions& options, const std:
 
 }  // namespace
 
-Result<std::vector<BenchRow>> python_speeds(const BenchOptions& options) {
-  return run_script(options, "speeds.py");
-}
-
-Result<std::vector<BenchRow>> python_pinned(const BenchOptions& options) {
-  return run_script(options, "pinned.py");
-}
-
-Result<std::vector<BenchRow>> python_overhead(const BenchOptions& options) {
-  return run_script(options, "overhead.py");
-}
-
-Result<std::vector<BenchRow>> python_equality(const BenchOptions& options) {
-  return run_script(options, "equality.py");
-}
-
-Result<std::vector<BenchRow>> python_backend(const BenchOptions& options) {
-  return run_script(options, "backend.py");
-}
-
-Result<std::vector<BenchRow>> python_server(const BenchOptions& options) {
-  return run_script(options, "parameter_server.py");
-}
-
-Result<std::vector<BenchRow>> python_embeddings(const BenchOptions& options) {
-  return run_script(options, "embeddings.py");
+Bench python_bench(const std::string& script) {
+  return [script](const BenchOptions& options) { return run_script(options, script); };
 }
 
 }  // namespace motley::bench
