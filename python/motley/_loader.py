@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.utils.data
 
 from . import _motley
-from ._ranks import PendingNumbers, Ranks
+from ._ranks import PendingRows, Ranks
 from ._run_directory import RunDirectory
 
 _UNWEIGHTED = (
@@ -291,7 +291,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _yield_batches(self) -> Iterator[Any]:
         batches = self._begin_pass()
-        sent: tuple[_Step, PendingNumbers] | None = None  # what was measured in the step before the last one
+        sent: tuple[_Step, PendingRows] | None = None  # what was measured in the step before the last one
         done: _Step | None = None
         upcoming: list[Any] = []
         try:
@@ -361,8 +361,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         losses = 0.0 if not self.samples else self._losses
         return [float(self.samples), seconds, max(0.0, asked - self._began - seconds), min(self._loading, seconds), losses]
 
-    def _learn(self, step: _Step, pending: PendingNumbers) -> None:
-        measured = pending.wait()
+    def _learn(self, step: _Step, pending: PendingRows) -> None:
+        measured = pending.wait().tolist()
         planned = [count * self._counted for count in self._splitter.shares]
         if self._policy == "dynamic" and step.split == planned:
             self._splitter.observe(step.number, [(int(samples) // self._counted, seconds, rest) for samples, seconds, rest, *_ in measured])

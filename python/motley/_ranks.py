@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import collections
+import pickle
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,9 +17,8 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 Value = TypeVar("Value")
 _side_groups: dict[dist.ProcessGroup, dist.ProcessGroup] = {}  # by the group whose ranks they have
 _all: weakref.WeakSet[Ranks] = weakref.WeakSet()
-# Of the last gathers: a thread of gloo that dropped the last reference to a tensor while the interpreter ends would take the process
-# down.
-_recent: collections.deque[torch.Tensor] = collections.deque(maxlen=8)
+# What the last messages were made of: a thread of gloo lets it go a little after a message is over, see _release().
+_recent: collections.deque[torch.Tensor] = collections.deque(maxlen=16)
 
 
 class Ranks:
@@ -47,9 +48,11 @@ class Ranks:
         """Every rank's value, in rank order; the values must be picklable. Waits for all ranks."""
         if self.count == 1:
             return [value]
-        values: list[Any] = [None] * self.count
-        dist.all_gather_object(values, value, group=self._side)
-        return values
+        pickled = pickle.dumps(value)
+        sizes = [int(size) for size in self.start_gather([len(pickled)]).wait()]
+        mine = torch.frombuffer(bytearray(pickled.ljust(max(sizes))), dtype=torch.uint8)
+        rows = self._start_gather(mine).wait()
+        return [pickle.loads(row.numpy()[:size]) for row, size in zip(rows, sizes, strict=True)]
 
     def agree(self, work: Callable[[], Value]) -> Value:
         """What work() gives on this rank; where it fails on one rank, it fails on all, with that rank's message. Waits for all ranks.
@@ -72,43 +75,54 @@ class Ranks:
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Makes a tensor, of equal shape on every rank, that of rank 0."""
         if self._side is not None:
+            _recent.append(tensor)
             dist.broadcast(tensor, dist.get_global_rank(self._side, 0), group=self._side)
 
-    def start_gather(self, numbers: list[float]) -> PendingNumbers:
+    def start_gather(self, numbers: list[float]) -> PendingRows:
         """Starts to exchange a list of numbers, as long on every rank; the other ranks are not waited for."""
-        mine = torch.tensor(numbers, dtype=torch.float64)
+        return self._start_gather(torch.tensor(numbers, dtype=torch.float64))
+
+    def _start_gather(self, mine: torch.Tensor) -> PendingRows:
         if self.count == 1:
-            return PendingNumbers(mine.unsqueeze(0), None)
-        flat = torch.empty(self.count * len(numbers), dtype=torch.float64)
-        work = _all_gather(flat, mine, group=self._side, async_op=True)
+            return PendingRows(mine, 1, None)
+        flat = torch.empty(self.count * len(mine), dtype=mine.dtype)
         _recent.extend((flat, mine))
-        return PendingNumbers(flat.view(self.count, len(numbers)), work)
+        return PendingRows(flat, self.count, _all_gather(flat, mine, group=self._side, async_op=True))
 
     def sum(self, numbers: list[float]) -> list[float]:
         """The sum of every rank's numbers. Waits for all ranks."""
         total = torch.tensor(numbers, dtype=torch.float64)
         if self.count > 1:
+            _recent.append(total)
             dist.all_reduce(total, group=self._side)
         return total.tolist()
 
 
 @atexit.register
 def _release() -> None:
-    """Lets groups go that have been destroyed, while their threads can still end."""
+    """Lets go what threads of gloo use, while the interpreter's lock can still be had.
+
+    A thread that lets a tensor of ours go needs that lock; one that has not got it when the interpreter ends takes the process down with
+    "terminate called". Groups that have been destroyed end their threads here. One that has not been, as after an exception, is given
+    a second to let the tensors of the last messages go.
+    """
     if not dist.is_initialized():
         _side_groups.clear()
         for ranks in _all:
             ranks._side = None
+    deadline = time.monotonic() + 1
+    while any(tensor._use_count() > 1 for tensor in _recent) and time.monotonic() < deadline:  # type: ignore[attr-defined]
+        time.sleep(0.001)
 
 
-class PendingNumbers:
-    """Numbers of all ranks that are on their way."""
+class PendingRows:
+    """A tensor of every rank that is on its way."""
 
-    def __init__(self, rows: torch.Tensor, work: dist.Work | None) -> None:
-        self._rows, self._work = rows, work
+    def __init__(self, flat: torch.Tensor, count: int, work: dist.Work | None) -> None:
+        self._flat, self._count, self._work = flat, count, work
 
-    def wait(self) -> list[list[float]]:
-        """A list a rank, in rank order."""
+    def wait(self) -> torch.Tensor:
+        """A row a rank, in rank order."""
         if self._work is not None:
             self._work.wait()
-        return self._rows.tolist()
+        return self._flat.view(self._count, -1)

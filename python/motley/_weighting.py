@@ -97,7 +97,7 @@ def _weight_by_inputs(model: Model, samples: Callable[..., int], by: str, hook: 
         if counted:
             number, pending = counted
             counted.clear()
-            weight.begin_step(number, max(1, int(sum(row[0] for row in pending.wait()))))
+            weight.begin_step(number, max(1, int(pending.wait().sum())))
 
     parallel.register_forward_pre_hook(count, with_kwargs=True)
     parallel.register_forward_hook(weigh)

@@ -293,7 +293,7 @@ for turn in range(20):
     if turn == 10 and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(torch.ones(1000))
-print("done", os.environ["TORCHELASTIC_RESTART_COUNT"])
+os.write(1, f"done {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n".encode())  # a line at once: both ranks write
 dist.destroy_process_group()
 """
         with tempfile.TemporaryDirectory() as folder:

@@ -173,6 +173,14 @@ class SharedMemoryCommunicator final : public Communicator {
             has_values && !is_in_arena(what)};
   }
 
+  // The last rank to leave frees the slot, so this rank has left too if it is free. Both are read nevertheless: that
+  // rank frees it through another mapping of the memory, and the order of this rank's own two threads, of which one
+  // leaves and one announces, is to be seen in this process alone, as the thread sanitizer looks at it.
+  bool all_have_left(std::uint64_t segment_number) const {
+    return slot(segment_number).freed.reached(earlier_uses(segment_number) + 1) &&
+           announcement(segment_number, rank_).left.load(std::memory_order_acquire) > segment_number;
+  }
+
   void queued() override { announce(); }
 
   // Announces segments of the queued operations, in order, as far as slots and places for copies are free. Returns the
@@ -181,11 +189,11 @@ class SharedMemoryCommunicator final : public Communicator {
     for (Pending& pending : queue_) {
       for (; pending.announced < pending.segments; ++pending.announced) {
         const Segment next = segment(pending, pending.announced);
-        if (!slot(next.number).freed.reached(earlier_uses(next.number))) return next.number - kSlots;
+        if (next.number >= kSlots && !all_have_left(next.number - kSlots)) return next.number - kSlots;
         std::size_t offset = 0;
         if (next.is_copied) {
           auto& used_by = copy_used_by_[next_copy_];
-          if (used_by && !slot(*used_by).freed.reached(earlier_uses(*used_by) + 1)) return *used_by;
+          if (used_by && !all_have_left(*used_by)) return *used_by;
           std::byte* const copy = copies_.get() + next_copy_ * kSegmentBytes;
           copy_in(pending.what, next, copy);
           offset = static_cast<std::size_t>(copy - arenas_[rank_]);
@@ -350,7 +358,7 @@ class SharedMemoryCommunicator final : public Communicator {
 
   void leave(std::uint64_t segment_number) {
     Slot& used = slot(segment_number);
-    announcement(segment_number, rank_).left.store(segment_number + 1, std::memory_order_relaxed);
+    announcement(segment_number, rank_).left.store(segment_number + 1, std::memory_order_release);
     if (used.left.fetch_add(1, std::memory_order_acq_rel) + 1 < static_cast<std::uint32_t>(size_)) return;
     used.arrived.value.store(0);
     used.reduced.value.store(0);
