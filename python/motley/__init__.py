@@ -45,10 +45,11 @@ from ._launch import LaunchError, launch
 from ._loader import DataLoader, Mean
 from ._planning import estimate, plan, schedule, simulate
 from ._results import Plan, Profile, Schedule, Simulation
+from ._run_step import run_step
 from ._weighting import weight_gradients
 
 motley_backend.register()
 
 __version__: str = _motley.version
 __all__ = ["DataLoader", "LaunchError", "Mean", "Plan", "Profile", "Schedule", "Simulation", "estimate", "launch", "nn", "optim", "plan",
-           "schedule", "simulate", "weight_gradients"]
+           "run_step", "schedule", "simulate", "weight_gradients"]

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
@@ -26,6 +27,7 @@ os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 # Threads end before the interpreter does: one that needed its lock after that would take the process down.
 atexit.register(_motley.shutdown_backends)
 
+_made: dict[str, Any] = {}  # what backends of several ranks were made with, by the group's name
 _TRANSPORTS = ("auto", "tcp")
 _NO_GLOO = ("it goes over gloo, which is not authenticated, and the ranks are on several hosts: set GLOO_DEVICE_TRANSPORT=TCP_TLS and "
             "gloo's variables for keys and certificates on all ranks, or make a group with backend=\"gloo\" for it")
@@ -39,9 +41,34 @@ def create(options: Any) -> Any:
         torch.distributed.DistBackendError: a rank did not come, or was refused.
     """
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
-    ranks = list(options.global_ranks_in_group) or list(range(size))
     if size == 1:
-        return _motley.Backend(rank, ranks, timeout, None, _make_gloo(options.store, rank, size, timeout, True), "")
+        return _motley.Backend(rank, _ranks(options), timeout, None, _make_gloo(options.store, rank, size, timeout, True), "")
+    backend = _motley.Backend(rank, _ranks(options), timeout, *_meet(options))
+    _made[options.group_id] = options
+    return backend
+
+
+def renew(group: dist.ProcessGroup | None) -> None:
+    """Begins again, with new connections, after a rank gave up. All ranks call it, and none before all know of that."""
+    backend = find(group)
+    assert backend is not None
+    options = _made[(group or dist.group.WORLD).group_name]  # type: ignore[union-attr]
+    backend.renew(_ranks(options), options.timeout.total_seconds(), *_meet(options))
+
+
+def find(group: dist.ProcessGroup | None) -> _motley.Backend | None:
+    """The backend ``motley`` of a process group, of all ranks by default; None where it has another."""
+    backend: Any = (group or dist.group.WORLD)._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    return backend if isinstance(backend, _motley.Backend) else None
+
+
+def _ranks(options: Any) -> list[int]:
+    return list(options.global_ranks_in_group) or list(range(options.group_size))
+
+
+def _meet(options: Any) -> tuple[_motley.Rendezvous, Any, str]:
+    """How the ranks join each other, the gloo group that does the rest, and why there is none."""
+    rank, size, timeout, ranks = options.group_rank, options.group_size, options.timeout, _ranks(options)
     # A group may be made anew on the same store; each time has its own keys.
     store = PrefixStore(f"motley/{options.store.add(f'motley/{rank}', 1)}", options.store)
     hosts = _gather(store, "host", rank, ranks, _motley.host_id(), timeout)
@@ -49,8 +76,7 @@ def create(options: Any) -> Any:
     gloo, why_none = None, _NO_GLOO
     if one_host or os.environ.get("GLOO_DEVICE_TRANSPORT") == "TCP_TLS":
         gloo = _make_gloo(store, rank, size, timeout, one_host)
-    rendezvous = _arrange(store, rank, one_host, timeout)
-    return _motley.Backend(rank, ranks, timeout, rendezvous, gloo, why_none)
+    return _arrange(store, rank, one_host, timeout), gloo, why_none
 
 
 def _arrange(store: Store, rank: int, one_host: bool, timeout: timedelta) -> _motley.Rendezvous:

@@ -47,6 +47,7 @@ class _Step:
     epoch: int
     split: list[int]  # samples of each rank
     after: tuple[int, int]  # epoch and cursor once it is done
+    is_repeated: bool = False  # its times say nothing of its split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,10 +173,16 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 _check_integer(name, bound, 0 if name[1] == "i" else 1)
         if run_directory is not None and not isinstance(run_directory, (str, os.PathLike)):
             raise ValueError(f"run_directory is {run_directory!r}; the path of a new folder is accepted")
+        if writer is not None and not hasattr(writer, "add_scalar") and not hasattr(writer, "log"):
+            raise ValueError(f"writer is a {type(writer).__name__}; a TensorBoard SummaryWriter or a W&B run is accepted")
+        if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+            raise ValueError(f"process_group is a {type(process_group).__name__}; what torch.distributed.new_group gives is accepted")
         self._group, self._writer, self._folder = process_group, writer, run_directory
 
         self._ranks: Any = None  # Ranks, from the first pass on
         self._splitter: Any = None
+        self._limits: list[tuple[int, int]] = []  # of each rank's samples, as the splitter counts them
+        self._step: _Step | None = None  # the step at hand
         self._run: RunDirectory | None = None
         self._saved_split: str | None = None
         self._ahead = 0
@@ -271,7 +278,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._join()
         if not self._resumes and self._cursor > 0:  # the last pass was left before its end
             self._epoch, self._cursor = self._epoch + 1, 0
-        self._resumes, self.step_ends = False, True
+        self._resumes, self.step_ends, self._step = False, True, None
         self._decided.clear()
         self._drawn.clear()
         self._pass = (self._number, self._cursor)
@@ -292,12 +299,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def _yield_batches(self) -> Iterator[Any]:
         batches = self._begin_pass()
         sent: tuple[_Step, PendingRows] | None = None  # what was measured in the step before the last one
-        done: _Step | None = None
         upcoming: list[Any] = []
         try:
             while True:
                 asked = time.monotonic()
                 if self.step_ends:
+                    done = self._step
                     measured = self._measure(asked) if done else None
                     if sent:
                         self._learn(*sent)
@@ -313,7 +320,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                         self._learn(*sent)
                         sent = None
                     break
-                done = self._hand_out(self._drawn.popleft())
+                drawn = self._drawn.popleft()
+                if self._fits(drawn.step.split):
+                    self._hand_out(drawn)
+                else:
+                    batch = self._deal_again(drawn.step)
                 if self._look_ahead:
                     upcoming.append(next(batches, _END))
                     for look in self._look_ahead if upcoming[0] is not _END else []:
@@ -324,8 +335,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if sent:
                 sent[1].wait()  # nothing is on its way when a process ends or another loader speaks
 
-    def _hand_out(self, batch: _Batch) -> _Step:
+    def _hand_out(self, batch: _Batch) -> None:
         step, ranks = batch.step, self._ranks
+        self._step = step
         self.split, self.total, self.samples = step.split, sum(step.split), step.split[ranks.rank]
         self.micro_batches, self.step_ends, self._yielded = batch.micro_batches, batch.is_last, batch.samples
         if batch.is_first:
@@ -338,7 +350,34 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             weight.begin_batch(batch.is_last)
         if batch.is_last:
             self._number, (self._epoch, self._cursor) = step.number + 1, step.after
-        return step
+
+    def _fits(self, split: list[int]) -> bool:
+        """Whether it keeps to the ranks' maximums, which may have become less since it was laid out."""
+        return all(samples <= maximum * self._counted for samples, (_, maximum) in zip(split, self._limits))
+
+    def _lower(self, maximums: list[int]) -> None:
+        """Splits no longer give ranks more samples than these."""
+        limits = [(min(low, new // self._counted), min(high, new // self._counted))
+                  for (low, high), new in zip(self._limits, maximums)]
+        self._splitter.limit(self._number, limits)
+        self._limits = limits
+
+    def _deal_again(self, step: _Step, *, repeats: bool = False) -> Any:
+        """Splits a step's batch anew, by what is known now, and loads this rank's part of it."""
+        window, (first, cursor) = sum(step.split), self._pass
+        split = [count * self._counted for count in self._splitter.plan(step.number, window // self._counted)]
+        rank = self._ranks.rank
+        begin = cursor + (step.number - first) * self._batch
+        if split[rank]:
+            begin += sum(split[:rank])
+        end = begin + max(1, split[rank])
+        samples = (_motley.Ledger(self._seed, step.epoch, 0, self._size).samples(begin, end) if self._shuffle
+                   else list(range(begin, end)))
+        dataset: Any = self.dataset
+        items = dataset.__getitems__(samples) if hasattr(dataset, "__getitems__") else [dataset[sample] for sample in samples]
+        self._hand_out(_Batch(dataclasses.replace(step, split=split, is_repeated=repeats), split[rank], 1, True, True))
+        batch = self.collate_fn(items)
+        return torch.utils.data._utils.pin_memory.pin_memory(batch) if self.pin_memory and torch.cuda.is_available() else batch
 
     def _check_weighting(self) -> None:
         if self._ranks.count == 1 or not torch.is_grad_enabled():
@@ -364,7 +403,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def _learn(self, step: _Step, pending: PendingRows) -> None:
         measured = pending.wait().tolist()
         planned = [count * self._counted for count in self._splitter.shares]
-        if self._policy == "dynamic" and step.split == planned:
+        if self._policy == "dynamic" and step.split == planned and not step.is_repeated:
             self._splitter.observe(step.number, [(int(samples) // self._counted, seconds, rest) for samples, seconds, rest, *_ in measured])
         if self._ranks.rank == 0 and self._writer is not None:
             _write(self._writer, step, measured)
@@ -398,9 +437,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     raise ValueError(f"ranks differ in {key}: rank 0 has {told[0][key]!r}, rank {rank} has {other[key]!r}")
         self._ahead = max(other[""][0] for other in told)
         self._measures = ranks.count > 1 and (self._policy == "dynamic" or any(other[""][3] for other in told))
-        limits = [(-(-low // self._counted), high // self._counted) for _, low, high, *_ in (other[""] for other in told)]
+        self._limits = [(-(-low // self._counted), high // self._counted) for _, low, high, *_ in (other[""] for other in told)]
+        if sum(high for _, high in self._limits) * self._counted < self._batch:
+            raise ValueError(f"max_local_batch_size of all ranks together is {sum(high for _, high in self._limits) * self._counted}, less "
+                             f"than global_batch_size, {self._batch}")
+        if sum(low for low, _ in self._limits) * self._counted > self._batch:
+            raise ValueError(f"min_local_batch_size of all ranks together is {sum(low for low, _ in self._limits) * self._counted}, more "
+                             f"than global_batch_size, {self._batch}")
         self._splitter = _motley.BatchSplitter(
-            self._policy, self._batch // self._counted, limits, self._proportions, self._recorded, self._recorded_name)
+            self._policy, self._batch // self._counted, self._limits, self._proportions, self._recorded, self._recorded_name)
         if self._saved_split is not None:
             self._splitter.restore(self._saved_split)
         if (folder := self._folder) is not None:
@@ -474,6 +519,8 @@ class Mean:
     """
 
     def __init__(self, loader: DataLoader) -> None:
+        if not isinstance(loader, DataLoader):
+            raise ValueError(f"loader is a {type(loader).__name__}; a motley.DataLoader is accepted, which knows each rank's samples")
         self._loader, self._weighted, self._samples = loader, 0.0, 0
 
     def update(self, value: torch.Tensor | float) -> None:

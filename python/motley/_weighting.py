@@ -138,7 +138,7 @@ class _HookWeight(_Weight):
         super().__init__(by, minimum, dist.get_world_size(model.process_group), next(model.parameters()).device)
         self.shared = _motley.GradientWeight()
         self.shared.weight = 1 / self.ranks  # until a loader says otherwise: PyTorch's own average
-        self._model, self._norms = model, norms
+        self.model, self._norms = model, norms
         self._accumulates = True  # until a step begins, anything goes
         self._sizes = 0, 0  # of a batch in the step before, and in this one
 
@@ -148,7 +148,7 @@ class _HookWeight(_Weight):
         self.shared.share = samples / total
         self.shared.weight = 1 / self.ranks if self.by_loss else samples / total
         self.shared.begin(self.device)
-        if self._norms and self._model.training:
+        if self._norms and self.model.training:
             self._begin_statistics(micro_batches)
 
     def _begin_statistics(self, micro_batches: int) -> None:
@@ -169,13 +169,13 @@ class _HookWeight(_Weight):
         self.shared.begin_statistics(layers, before_step, both[0], both[1])
 
     def begin_batch(self, is_last: bool) -> None:
-        self._model.require_backward_grad_sync = is_last
+        self.model.require_backward_grad_sync = is_last
 
     def check(self, _: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Before each forward of the model: whether its gradients will be weighted as those of this batch."""
         if not torch.is_grad_enabled():
             return
-        if not (self._model.require_backward_grad_sync or self._accumulates):
+        if not (self.model.require_backward_grad_sync or self._accumulates):
             raise RuntimeError(
                 "gradients are accumulated over several batches, which may be split differently, and weighted as those of the last one: "
                 "say gradient_accumulation_steps, with the same number, to motley.DataLoader too")

@@ -486,6 +486,14 @@ class OneProcess(unittest.TestCase):
         self.refused("one of them", data, 64, gradient_accumulation_steps=4, micro_batch_size=4)
         self.refused("batch_split is 'fast'", data, 64, batch_split="fast")
         self.refused("fewer than one batch", data, 512, drop_last=True)
+        self.refused("writer is a str; a TensorBoard SummaryWriter or a W&B run", data, 64, writer="runs")
+        self.refused("process_group is a list; what torch.distributed.new_group gives", data, 64, process_group=[0, 1])
+        with self.assertRaisesRegex(ValueError, "loader is a DataLoader; a motley.DataLoader is accepted"):
+            motley.Mean(torch.utils.data.DataLoader(data))
+        with self.assertRaisesRegex(ValueError, "max_local_batch_size of all ranks together is 63, less than global_batch_size, 64"):
+            next(iter(motley.DataLoader(data, 64, max_local_batch_size=63)))
+        with self.assertRaisesRegex(ValueError, "min_local_batch_size of all ranks together is 65, more than global_batch_size, 64"):
+            next(iter(motley.DataLoader(data, 64, min_local_batch_size=65)))
 
     def test_a_pass_without_other_ranks(self):
         loader = motley.DataLoader(Data(), 64, gradient_accumulation_steps=4, drop_last=True)

@@ -260,6 +260,25 @@ def negative_id():
     motley.nn.EmbeddingBag(5, 3, timeout=TIMEOUT)(torch.tensor([[-1]]))
 
 
+def fractional_id():
+    motley.nn.EmbeddingBag(5, 3, timeout=TIMEOUT)(torch.tensor([[1.0]]))
+
+
+def bare_tensor():
+    motley.nn.EmbeddingBagCollection(TABLES, timeout=TIMEOUT)(torch.tensor([1]))
+
+
+def wrong_rate():
+    motley.optim.RowSGD(lr=0)
+
+
+def never_stepped():
+    loader = motley.DataLoader(Clicks(), 4, collate_fn=list)
+    rows = motley.nn.EmbeddingBag(5, 3, loader=loader, timeout=TIMEOUT)
+    for _ in loader:
+        rows(torch.tensor([[1]])).sum().backward()
+
+
 def wrong_mode():
     motley.nn.EmbeddingBag(5, 3, "median")
 
@@ -295,6 +314,10 @@ def different_tables():
 WRONG = {
     wrong_id: "table 'rows' was asked for id 5; 0 to 4 is accepted",
     negative_id: "table 'rows' was asked for id -1; 0 to 4 is accepted",
+    fractional_id: "table 'rows' was asked for ids of type torch.float32; integers are accepted",
+    bare_tensor: "features are a Tensor; a dict of ids by feature, or a KeyedJaggedTensor, is accepted",
+    wrong_rate: "lr is 0; a number above 0 is accepted",
+    never_stepped: "the loader begins a step, and no step() has followed the gradients of embedding rows",
     wrong_mode: "'sum', 'mean' and 'max' are accepted",
     wrong_optimizer: "optimizer is a SGD; motley.optim.RowSGD",
     features_alone: "it needs loader=",

@@ -357,6 +357,13 @@ def two_backward_passes(net):
     optimizer.step()
 
 
+def late_clipping(net):
+    optimizer = begin(net)
+    mean_loss(net, Data().inputs, Data().targets).backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+    optimizer.step()
+
+
 def late_no_sync(net):
     optimizer = begin(net)
     mean_loss(net, Data().inputs, Data().targets).backward()
@@ -399,6 +406,7 @@ WRONG = {
     cycled_betas: "betas of parameter group 0 is (0.5, 0.9) now and was (0.9, 0.999)",
     late_rate: "lr of parameter group 0 is 0.2 now and was 0.1 when backward sent the gradients",
     two_backward_passes: "gradients from a second backward pass",
+    late_clipping: "was changed after backward, which had sent it already: clip by max_grad_norm=",
     late_no_sync: "step() comes first",
     late_group: "give the optimizer all groups before",
     scaled: "train in bfloat16",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -25,6 +26,9 @@ from ..optim._row_optimizers import RowAdagrad, RowAdam, RowSGD
 
 RowOptimizer: TypeAlias = "RowSGD | RowAdagrad | RowAdam"
 _MODES = ("sum", "mean", "max")
+_NEVER_STEPPED = ("no step() has followed the gradients of embedding rows, which move no row until then: call step() of the embeddings after "
+                  "backward, or once embeddings.step_with(optimizer)")
+_MANY = 64
 
 
 @dataclasses.dataclass
@@ -94,6 +98,7 @@ class _Tables:
 
     def __init__(self, options: Sequence[_motley.TableOptions], dimensions: Sequence[int], server: Server, timeout: float) -> None:
         self.samples = 1  # of this rank in the step
+        self._pushed = 0  # gradients since the last step()
         self._dimensions, self._timeout = list(dimensions), timeout
         self._client = _motley.EmbeddingTables(server.session, server.addresses, server.token, server.next_suffix(), options, timeout)
         self._ahead: dict[int, _Asked] = {}  # by table
@@ -120,6 +125,9 @@ class _Tables:
         assert leaf.grad is not None
         self._client.push(table, ids, leaf.grad.contiguous(), float(self.samples))
         leaf.grad = None
+        self._pushed += 1
+        if self._pushed == _MANY * len(self._dimensions):
+            warnings.warn(f"{_MANY} batches of gradients for embedding rows have been sent, and {_NEVER_STEPPED}", stacklevel=2)
 
     def _take_ahead(self, table: int, ids: torch.Tensor) -> int | None:
         """The ticket of these rows, if they were asked for and are due."""
@@ -139,9 +147,12 @@ class _Tables:
                 self._ahead[table] = _Asked(each, self._client.step + int(is_next_step), ticket)
 
     def begin_step(self, samples: int) -> None:
+        if self._pushed:
+            raise RuntimeError(f"the loader begins a step, and {_NEVER_STEPPED}")
         self.samples = samples
 
     def step(self) -> None:
+        self._pushed = 0
         self._client.finish_step(float(self.samples), self._timeout)
 
 
@@ -247,6 +258,8 @@ class EmbeddingBagCollection(torch.nn.Module):
         optimizer.register_step_post_hook(lambda *_: self.step())
 
     def _read(self, features: Any) -> dict[str, _Bags]:
+        if not isinstance(features, Mapping) and not hasattr(features, "keys"):
+            raise ValueError(f"features are a {type(features).__name__}; a dict of ids by feature, or a KeyedJaggedTensor, is accepted")
         bags = _from_dict(features) if isinstance(features, Mapping) else _from_jagged(features)
         if bags.keys() != self._tables_by_feature.keys():
             raise ValueError(f"features are {sorted(bags)}; the tables have {sorted(self._tables_by_feature)}")
@@ -257,6 +270,10 @@ class EmbeddingBagCollection(torch.nn.Module):
         parts: list[list[torch.Tensor]] = [[] for _ in self._sizes]
         for name, each in bags.items():
             parts[self._tables_by_feature[name]].append(each.values)
+        for (table, *_), values in zip(self._sizes, parts):
+            for each in values:
+                if each.is_floating_point() or each.dtype == torch.bool:
+                    raise ValueError(f"table '{table}' was asked for ids of type {each.dtype}; integers are accepted")
         ids = [torch.cat(values).to("cpu", torch.int64) for values in parts]
         for (table, size, _), numbers in zip(self._sizes, ids):
             for wrong in numbers[(numbers < 0) | (numbers >= size)][:1].tolist():

@@ -14,11 +14,21 @@ import dataclasses
 from .. import _motley
 
 
+
+def _check(**values: float) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise ValueError(f"{name} is {value!r}; a number above 0 is accepted")
+
+
 @dataclasses.dataclass(frozen=True)
 class RowSGD:
     """Plain gradient descent on the rows that a batch used."""
 
     lr: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check(lr=self.lr)
 
     def _options(self) -> _motley.RowOptimizer:
         return _motley.RowOptimizer("sgd", self.lr, 1e-8, 0.9, 0.999)
@@ -31,6 +41,9 @@ class RowAdagrad:
     lr: float = 0.01
     eps: float = 1e-8
 
+    def __post_init__(self) -> None:
+        _check(lr=self.lr, eps=self.eps)
+
     def _options(self) -> _motley.RowOptimizer:
         return _motley.RowOptimizer("adagrad", self.lr, self.eps, 0.9, 0.999)
 
@@ -42,6 +55,11 @@ class RowAdam:
     lr: float = 0.001
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check(lr=self.lr, eps=self.eps)
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas are {self.betas!r}; two numbers of at least 0 and below 1 are accepted")
 
     def _options(self) -> _motley.RowOptimizer:
         return _motley.RowOptimizer("adam", self.lr, self.eps, *self.betas)

@@ -20,6 +20,7 @@ enum class ErrorCode {
   kRefused,       // a peer was turned away: wrong secret, stale epoch, mismatching version or configuration
   kCorrupt,       // bytes that fail their checksum or format
   kIo,            // the operating system refused: disk full, permission, and so on
+  kOutOfMemory,   // a device has less memory than was asked for
   kDiverged,      // the numbers are no longer finite
   kInterrupted,   // the user asked to stop; exit code 130
   kInternal,      // everything else

@@ -119,13 +119,24 @@ void Backend::shutdown() {
   }
   const ReleasedLock released;
   is_shut_down_ = true;
+  leave();
+  finished_->drop();
+}
+
+void Backend::leave() {
   const bool is_healthy = !group_.session || group_.session->health().has_value();
   group_.communicator.reset();
   group_.session.reset();
   // Where a rank is lost gloo's threads may wait for others that have given up: they end with the process.
   if (!is_healthy) delegate_.gloo.release();
   delegate_.gloo.reset();
-  finished_->drop();
+}
+
+void Backend::renew(const std::function<Group()>& join, Delegate delegate) {
+  TORCH_CHECK(!is_shut_down_, "motley: the process group was shut down");
+  leave();
+  group_ = join();
+  delegate_ = std::move(delegate);
 }
 
 void Backend::abort() {
@@ -133,6 +144,15 @@ void Backend::abort() {
   if (group_.communicator) {
     group_.communicator->abort({ErrorCode::kInterrupted, "the process group was aborted", getRank()});
   }
+}
+
+void Backend::give_up(const std::string& reason) {
+  if (group_.communicator) group_.communicator->abort({ErrorCode::kOutOfMemory, reason, getRank()});
+}
+
+bool Backend::is_out_of_memory() const {
+  const Status health = group_.communicator ? group_.communicator->health() : Status();
+  return !health && health.error().code == ErrorCode::kOutOfMemory;
 }
 
 c10d::ErrorType Backend::getError() {

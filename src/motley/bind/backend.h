@@ -2,6 +2,7 @@
 // spends its time in, and over a ProcessGroupGloo of the same ranks for all others.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -94,6 +95,11 @@ class Backend final : public c10d::Backend {
 
   // Ends operations under way with an error, on all ranks.
   void abort() override;
+  // The same because this rank's device has too little memory for what it is asked to do; all ranks then know it.
+  void give_up(const std::string& reason);
+  bool is_out_of_memory() const;
+  // Begins again after that, with connections that all ranks make anew.
+  void renew(const std::function<Group()>& join, Delegate delegate);
   // Waits for operations under way, as long as their timeouts allow, and closes the connections.
   void shutdown() override;
 
@@ -105,6 +111,9 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> start(collective::Collective what, c10d::OpType type, const char* title,
                                        std::chrono::milliseconds timeout, std::vector<at::Tensor> keeps,
                                        std::vector<at::Tensor> results, std::function<void()> unpack = {});
+
+  // Closes the connections.
+  void leave();
 
   const c10::intrusive_ptr<Options> options_;
   Delegate delegate_;

@@ -25,8 +25,8 @@ struct Rendezvous {
   collective::Transport transport = collective::Transport::kAuto;
 };
 
-Result<Backend::Group> join(int rank, int size, double seconds, const Rendezvous& rendezvous,
-                            const std::vector<int>& ranks) {
+Result<Backend::Group> join(int rank, double seconds, const Rendezvous& rendezvous, const std::vector<int>& ranks) {
+  const int size = static_cast<int>(ranks.size());
   net::SessionOptions options;
   options.job = "process group";
   options.rank = rank;
@@ -53,6 +53,12 @@ Result<Backend::Group> join(int rank, int size, double seconds, const Rendezvous
   return group;
 }
 
+Backend::Group join_or_throw(int rank, double seconds, const Rendezvous& rendezvous, const std::vector<int>& ranks) {
+  auto group = join(rank, seconds, rendezvous, ranks);
+  if (!group) std::rethrow_exception(make_exception(group.error().message));
+  return std::move(*group);
+}
+
 }  // namespace
 
 void add_backend(py::module_& module) {
@@ -70,16 +76,24 @@ void add_backend(py::module_& module) {
       .def(py::init([](int rank, const std::vector<int>& ranks, std::chrono::milliseconds timeout,
                        const std::optional<Rendezvous>& rendezvous, c10::intrusive_ptr<c10d::Backend> gloo,
                        std::string why_no_gloo) {
-             const int size = static_cast<int>(ranks.size());
              const double seconds = std::chrono::duration<double>(timeout).count();
-             Result<Backend::Group> group;
-             if (rendezvous) group = join(rank, size, seconds, *rendezvous, ranks);
-             if (!group) std::rethrow_exception(make_exception(group.error().message));
-             return c10::make_intrusive<Backend>(rank, size, timeout, std::move(*group),
+             auto group = rendezvous ? join_or_throw(rank, seconds, *rendezvous, ranks) : Backend::Group();
+             return c10::make_intrusive<Backend>(rank, static_cast<int>(ranks.size()), timeout, std::move(group),
                                                  Backend::Delegate{std::move(gloo), std::move(why_no_gloo)});
            }),
            py::arg("rank"), py::arg("ranks"), py::arg("timeout"), py::arg("rendezvous"), py::arg("gloo"),
            py::arg("why_no_gloo"), py::call_guard<py::gil_scoped_release>())
+      .def("give_up", &Backend::give_up, py::arg("reason"), py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("is_out_of_memory", &Backend::is_out_of_memory)
+      .def(
+          "renew",
+          [](Backend& backend, const std::vector<int>& ranks, double seconds, const Rendezvous& rendezvous,
+             c10::intrusive_ptr<c10d::Backend> gloo, std::string why_no_gloo) {
+            backend.renew([&] { return join_or_throw(backend.getRank(), seconds, rendezvous, ranks); },
+                          {std::move(gloo), std::move(why_no_gloo)});
+          },
+          py::arg("ranks"), py::arg("seconds"), py::arg("rendezvous"), py::arg("gloo"), py::arg("why_no_gloo"),
+          py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("transport", &Backend::transport);
   module.def("shutdown_backends", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
   module.def("generate_secret", [] { return net::Secret::generate().hex(); });

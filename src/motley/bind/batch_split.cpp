@@ -8,6 +8,17 @@ namespace motley::bind {
 
 namespace py = pybind11;
 
+namespace {
+
+// A minimum and a maximum of samples a worker.
+std::vector<data::WorkerLimits> read_limits(const std::vector<std::pair<std::uint32_t, std::uint32_t>>& limits) {
+  std::vector<data::WorkerLimits> read;
+  for (const auto& [minimum, maximum] : limits) read.push_back({minimum, maximum});
+  return read;
+}
+
+}  // namespace
+
 void add_batch_split(py::module_& module) {
   using data::BatchSplitter;
   using data::Ledger;
@@ -17,9 +28,9 @@ void add_batch_split(py::module_& module) {
                        std::vector<double> proportions, const std::string& recorded, const std::string& name) {
              data::BatchSplitOptions options = {.policy = value_or_raise(data::parse_split_policy(policy)),
                                                 .batch = batch,
+                                                .limits = read_limits(limits),
                                                 .proportions = std::move(proportions),
                                                 .may_pull = false};
-             for (const auto& [minimum, maximum] : limits) options.limits.push_back({minimum, maximum});
              if (options.policy == data::SplitPolicy::kReplay) {
                options.recorded = value_or_raise(data::read_splits(recorded, name));
              }
@@ -42,6 +53,13 @@ void add_batch_split(py::module_& module) {
             check(split.observe(step, observations));
           },
           py::arg("step"), py::arg("observations"))
+      .def(
+          "limit",
+          [](BatchSplitter& split, std::uint64_t step,
+             const std::vector<std::pair<std::uint32_t, std::uint32_t>>& limits) {
+            check(split.limit(step, read_limits(limits)));
+          },
+          py::arg("step"), py::arg("limits"))
       .def_property_readonly("shares", &BatchSplitter::shares)
       .def_property_readonly("reason", [](const BatchSplitter& split) { return split.diagnostics().reason; })
       .def("save", &BatchSplitter::save)

@@ -59,6 +59,7 @@ Status ServedParameters::load(const State& state, double seconds) {
 
 void ServedParameters::arm() {
   ++number_;
+  versions_.assign(buckets_->places().size(), {});
   buckets_->arm([this](int bucket) { return announce(bucket); });
 }
 
@@ -69,7 +70,26 @@ Status ServedParameters::announce(int bucket) {
     reducer_->set_learning_rate(step.learning_rate);
   }
   announced_at_ = monotonic_seconds();
+  const auto& places = buckets_->places();
+  for (std::size_t index = 0; index < places.size(); ++index) {
+    const at::Tensor& gradient = places[index].parameter.tensor.grad();
+    if (places[index].bucket == bucket && gradient.defined()) versions_[index] = gradient._version();
+  }
   return reducer_->start(number_, bucket, weight_);
+}
+
+Status ServedParameters::flush() {
+  const auto& places = buckets_->places();
+  for (std::size_t index = 0; index < places.size(); ++index) {
+    const at::Tensor& gradient = places[index].parameter.tensor.grad();
+    if (versions_[index] && gradient.defined() && gradient._version() != *versions_[index]) {
+      return fail(ErrorCode::kInvalidInput,
+                  "the gradient of {} was changed after backward, which had sent it already: clip by max_grad_norm= of "
+                  "the optimizer, and scale the loss and not its gradient",
+                  places[index].parameter.name);
+    }
+  }
+  return buckets_->flush();
 }
 
 Status ServedParameters::wait(double seconds) {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,8 +46,9 @@ class ServedParameters : public std::enable_shared_from_this<ServedParameters> {
   // The next backward announces what is complete; disarm() takes that back, unless something was announced.
   void arm();
   bool disarm() { return buckets_->disarm(); }
-  // Announces the rest; parameters without a gradient have one of zeros.
-  Status flush() { return buckets_->flush(); }
+  // Announces the rest; parameters without a gradient have one of zeros. Fails where a gradient was changed after it
+  // was announced, as by clipping.
+  Status flush();
   // Until the step's new weights are there, or the sum of the gradients.
   Status wait(double seconds);
   // When a bucket was announced last, in seconds of the monotonic clock; 0: never.
@@ -75,6 +77,7 @@ class ServedParameters : public std::enable_shared_from_this<ServedParameters> {
   std::uint64_t number_ = 0;  // of the step
   double weight_ = 0;
   double announced_at_ = 0;
+  std::vector<std::optional<std::uint32_t>> versions_;  // of gradients when they were announced; by place
 };
 
 }  // namespace motley::bind

@@ -213,6 +213,35 @@ struct RandomDelays {
   }
 };
 
+TEST(BatchSplitter, KeepsToLimitsThatComeLater) {
+  const Times times = [](std::size_t worker, std::uint32_t samples) {
+    return 0.01 + samples * (worker == 0 ? 0.001 : 0.004);
+  };
+  auto options = options_for(2, 100);
+  options.may_pull = false;
+  auto partition = *BatchSplitter::create(std::move(options));
+  std::uint64_t step = 0;
+  while (step < 20) run_step(partition, step++, times);
+  EXPECT_EQ(partition.shares(), (BatchSplit{80, 20}));
+
+  const auto refused = partition.limit(step, {{0, 50}, {0, 49}});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("99"));
+  EXPECT_EQ(partition.shares(), (BatchSplit{80, 20}));
+
+  ASSERT_TRUE(partition.limit(step, {{0, 60}, {0, 100}}));
+  while (step < 40) {
+    EXPECT_EQ(partition.plan(step, 100)->shares, (BatchSplit{60, 40}));
+    EXPECT_LE(partition.plan(step, 90)->shares[0], 60U);
+    run_step(partition, step++, times);
+  }
+  // Limits that the shares keep to change nothing at once, and wider ones let them go back.
+  ASSERT_TRUE(partition.limit(step, {{0, 100}, {0, 100}}));
+  EXPECT_EQ(partition.shares(), (BatchSplit{60, 40}));
+  while (step < 60) run_step(partition, step++, times);
+  EXPECT_EQ(partition.shares(), (BatchSplit{80, 20}));
+}
+
 TEST(BatchSplitter, PullsUnderRandomDelaysAndStopsWhenTheyEnd) {
   auto partition = BatchSplitter::create(options_for(2, 256));
   RandomDelays delays;

@@ -211,6 +211,28 @@ Status BatchSplitter::observe(std::uint64_t step, std::span<const Observation> o
   return {};
 }
 
+Status BatchSplitter::limit(std::uint64_t step, std::vector<WorkerLimits> limits) {
+  MOTLEY_INVARIANT(limits.size() == workers(), "{} limits of {} workers", limits.size(), workers());
+  if (options_.policy == SplitPolicy::kReplay) {
+    return fail(ErrorCode::kInvalidInput, "replay: the shares are those that were recorded and cannot be limited");
+  }
+  MOTLEY_TRY(solve_min_max(std::vector<WorkerCost>(workers(), {0, 1}), limits, options_.batch));
+  options_.limits = std::move(limits);
+  const auto is_kept = [&](std::size_t i) {
+    return shares_[i] >= options_.limits[i].minimum && shares_[i] <= options_.limits[i].maximum;
+  };
+  bool are_kept = true;
+  for (std::size_t i = 0; i < workers(); ++i) are_kept = are_kept && is_kept(i);
+  if (are_kept) return {};
+  // The best shares measured so far may break the limits, too.
+  best_.reset();
+  history_.clear();
+  BatchSplit shares = proportional(std::vector<double>(shares_.begin(), shares_.end()), options_.batch);
+  std::string reason = fmt::format("step {}: {} keep to new limits", step, format_text(shares));
+  move_to(step, std::move(shares), shards_, std::move(reason));
+  return {};
+}
+
 std::vector<WorkerCost> BatchSplitter::costs() const {
   std::vector<WorkerCost> costs;
   for (const CostFit& fit : fits_) costs.push_back(fit.cost());

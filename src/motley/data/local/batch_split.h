@@ -78,6 +78,11 @@ class BatchSplitter {
   // Observations of zero samples say nothing of their worker. Refuses times that are negative or not finite.
   Status observe(std::uint64_t step, std::span<const Observation> observations);
 
+  // Gives the workers other limits, one a worker: what one of them can hold has turned out to be less. Shares that
+  // break them change at once; what was learnt of the workers' speed stays. Refuses limits that no split meets, and
+  // replay, whose shares are given; then nothing changes.
+  Status limit(std::uint64_t step, std::vector<WorkerLimits> limits);
+
   const BatchSplitOptions& options() const { return options_; }
   std::size_t workers() const { return options_.limits.size(); }
   const BatchSplit& shares() const { return shares_; }  // of a full batch
