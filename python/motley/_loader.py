@@ -377,7 +377,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         items = dataset.__getitems__(samples) if hasattr(dataset, "__getitems__") else [dataset[sample] for sample in samples]
         self._hand_out(_Batch(dataclasses.replace(step, split=split, is_repeated=repeats), split[rank], 1, True, True))
         batch = self.collate_fn(items)
-        return torch.utils.data._utils.pin_memory.pin_memory(batch) if self.pin_memory and torch.cuda.is_available() else batch
+        if self.pin_memory and torch.cuda.is_available():
+            batch = torch.utils.data._utils.pin_memory.pin_memory(batch)  # type: ignore[no-untyped-call]
+        return batch
 
     def _check_weighting(self) -> None:
         if self._ranks.count == 1 or not torch.is_grad_enabled():

@@ -26,8 +26,8 @@ from ..optim._row_optimizers import RowAdagrad, RowAdam, RowSGD
 
 RowOptimizer: TypeAlias = "RowSGD | RowAdagrad | RowAdam"
 _MODES = ("sum", "mean", "max")
-_NEVER_STEPPED = ("no step() has followed the gradients of embedding rows, which move no row until then: call step() of the embeddings after "
-                  "backward, or once embeddings.step_with(optimizer)")
+_NEVER_STEPPED = ("no step() has followed the gradients of embedding rows, which move no row until then: call step() of the embeddings "
+                  "after backward, or once embeddings.step_with(optimizer)")
 _MANY = 64
 
 
@@ -271,9 +271,9 @@ class EmbeddingBagCollection(torch.nn.Module):
         for name, each in bags.items():
             parts[self._tables_by_feature[name]].append(each.values)
         for (table, *_), values in zip(self._sizes, parts):
-            for each in values:
-                if each.is_floating_point() or each.dtype == torch.bool:
-                    raise ValueError(f"table '{table}' was asked for ids of type {each.dtype}; integers are accepted")
+            for numbers in values:
+                if numbers.is_floating_point() or numbers.dtype == torch.bool:
+                    raise ValueError(f"table '{table}' was asked for ids of type {numbers.dtype}; integers are accepted")
         ids = [torch.cat(values).to("cpu", torch.int64) for values in parts]
         for (table, size, _), numbers in zip(self._sizes, ids):
             for wrong in numbers[(numbers < 0) | (numbers >= size)][:1].tolist():

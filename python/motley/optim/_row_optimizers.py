@@ -14,7 +14,6 @@ import dataclasses
 from .. import _motley
 
 
-
 def _check(**values: float) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
