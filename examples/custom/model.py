@@ -1,4 +1,4 @@
-"""A network of one's own, for tools/motley-export."""
+"""A network of one's own, for motley export."""
 
 import torch
 

@@ -1,5 +1,5 @@
-"""``python -m motley``, or ``motley`` where the package is installed: the commands of the program of that name, in this process, and
-``launch``.
+"""``python -m motley``, or ``motley`` where the package is installed: the commands of the program of that name, in this process,
+``launch`` and ``export``.
 """
 
 import signal
@@ -13,6 +13,10 @@ def main() -> int:
     words = sys.argv[1:]
     if words[:1] == ["launch"]:
         return _launch.main(words[1:])
+    if words[:1] == ["export"]:
+        from . import _export  # which imports more of PyTorch than the other commands need
+
+        return _export.main(words[1:])
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):  # of which Python has made something else
         signal.signal(number, signal.SIG_DFL)
     return _motley.run_command(words)

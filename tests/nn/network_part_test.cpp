@@ -3,14 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/script.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <set>
 
 #include "motley/nn/model_graph.h"
 #include "motley/nn/networks.h"
+#include "tests/nn/exported_file.h"
 
 namespace motley::nn {
 namespace {
@@ -170,46 +168,15 @@ TEST(NetworkPart, ATiedTensorIsInEveryPartThatReadsIt) {
   }
 }
 
-// A chain of scripted layers, with a residual block, statistics, and a tensor that nothing reads. Tied, its last layer
-// reads tensors of the first, which the module has under two names.
-struct ScriptFile {
-  explicit ScriptFile(bool tied) {
-    torch::jit::Module module("m");
-    const auto random = [](std::vector<std::int64_t> shape) { return torch::randn(shape, torch::kFloat64); };
-    module.register_parameter("first", random({6, 6}).requires_grad_(), false);
-    module.register_parameter("second", random({6, 6}).requires_grad_(), false);
-    module.register_parameter("third", tied ? module.attr("first").toTensor() : random({6, 6}).requires_grad_(), false);
-    module.register_parameter("unused", random({2}).requires_grad_(), false);
-    module.register_buffer("shift", random({6}));
-    module.define(
-        fmt::format("def forward(self, x):\n"
-                    "  x = torch.matmul(x, self.first){}\n"
-                    "  x = torch.relu(x)\n"
-                    "  x = torch.matmul(x, self.second) + x\n"
-                    "  x = torch.tanh(x)\n"
-                    "  x = torch.matmul(x, self.third) + self.shift\n"
-                    "  return x\n",
-                    tied ? " + self.shift" : ""));
-    path = std::filesystem::temp_directory_path() / fmt::format("motley_part_{}_{}.pt", ::getpid(), tied);
-    module.save(path.string());
-    spec.name = "torchscript";
-    spec.path = path.string();
-    spec.input_shape = {6};
-    spec.dtype = "float64";
-  }
-  ~ScriptFile() { std::filesystem::remove(path); }
-  std::filesystem::path path;
-  NetworkSpec spec;
-};
-
-TEST(NetworkPart, TakesPartsOfTorchScript) {
-  const ScriptFile file(false);
-  const auto network = load_network(file.spec);
+// A chain with a residual block, statistics, and a tensor that nothing reads.
+TEST(NetworkPart, TakesPartsOfExportedNetworks) {
+  const NetworkSpec spec = exported_spec("parts_untied", "float64");
+  const auto network = load_network(spec);
   const std::vector<std::string> names = list_names(list_layers(*network));
   ASSERT_GE(names.size(), 5U) << fmt::format("{}", fmt::join(names, " "));
   std::set<std::string> seen;
   for (int i = 0; i < static_cast<int>(names.size()); ++i) {
-    const auto part = take_part(load_network(file.spec), names, i, i);
+    const auto part = take_part(load_network(spec), names, i, i);
     ASSERT_TRUE(part) << part.error().message;
     for (const NamedTensors& tensors : {part->network->parameters(), part->network->buffers()}) {
       for (const std::string& name : list_names(tensors)) {
@@ -221,14 +188,16 @@ TEST(NetworkPart, TakesPartsOfTorchScript) {
   EXPECT_EQ(seen, (std::set<std::string>{"first", "second", "third", "unused", "shift"}));
 }
 
-TEST(NetworkPart, KnowsTiedTensorsOfTorchScript) {
-  const ScriptFile file(true);
-  EXPECT_EQ(list_names(load_network(file.spec)->parameters()), (std::set<std::string>{"first", "second", "unused"}));
-  const int count = static_cast<int>(list_layers(*load_network(file.spec)).size());
+// The last layer reads tensors of the first, of which one has two names in the module.
+TEST(NetworkPart, KnowsTiedTensorsOfExportedNetworks) {
+  NetworkSpec spec = exported_spec("parts_tied", "float64");
+  spec.input_shape = {6};
+  EXPECT_EQ(list_names(load_network(spec)->parameters()), (std::set<std::string>{"first", "second", "unused"}));
+  const int count = static_cast<int>(list_layers(*load_network(spec)).size());
   ASSERT_GE(count, 5);
-  expect_same(file.spec, 1, count - 1);
-  expect_same(file.spec, 2, 3);
-  const auto part = take_part(load_network(file.spec), list_names(list_layers(*load_network(file.spec))), 1, 1);
+  expect_same(spec, 1, count - 1);
+  expect_same(spec, 2, 3);
+  const auto part = take_part(load_network(spec), list_names(list_layers(*load_network(spec))), 1, 1);
   ASSERT_TRUE(part) << part.error().message;
   ASSERT_EQ(part->shared.size(), 2U);
   for (const SharedTensor& tensor : part->shared) {

@@ -4,15 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/script.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <numeric>
 
 #include "motley/base/random.h"
 #include "motley/nn/model_graph.h"
 #include "motley/nn/networks.h"
+#include "tests/nn/exported_file.h"
 
 namespace motley::nn {
 namespace {
@@ -128,25 +126,10 @@ TEST(ModelGraph, ResidualBlocksAreLayersThatKeepValuesInside) {
   EXPECT_LE(block->inner_bytes, 5 * block->activation_bytes);
 }
 
-// A module in a file of its own, made here, so that no Python is needed.
-class ScriptTest : public ::testing::Test {
+class ExportedGraph : public ::testing::Test {
  protected:
-  void TearDown() override { std::filesystem::remove(path_); }
-
-  static torch::jit::Module linear(std::int64_t from, std::int64_t to) {
-    torch::jit::Module module("Linear");
-    module.register_parameter("weight", torch::randn({to, from}).requires_grad_(), false);
-    module.register_parameter("bias", torch::randn({to}).requires_grad_(), false);
-    module.define("def forward(self, x):\n  return torch.add(torch.matmul(x, self.weight.t()), self.bias)\n");
-    return module;
-  }
-  std::unique_ptr<Network> saved(const torch::jit::Module& module, std::vector<std::int64_t> shape) {
-    module.save(path_.string());
-    NetworkSpec spec;
-    spec.name = "torchscript";
-    spec.path = path_.string();
-    spec.input_shape = std::move(shape);
-    auto network = make_network(spec, 1);
+  static std::unique_ptr<Network> load(const std::string& file) {
+    auto network = make_network(exported_spec(file), 1);
     EXPECT_TRUE(network) << network.error().message;
     return std::move(*network);
   }
@@ -161,23 +144,11 @@ class ScriptTest : public ::testing::Test {
     }
     return names;
   }
-
-  const std::filesystem::path path_ =
-      std::filesystem::temp_directory_path() / ("motley_profiler_test_" + std::to_string(::getpid()) + ".pt");
 };
 
-TEST_F(ScriptTest, AChainIsCutIntoItsLayersNestedOnesToo) {
+TEST_F(ExportedGraph, AChainIsCutIntoItsLayersNestedOnesToo) {
   torch::manual_seed(2);
-  torch::jit::Module inner("Sequential");
-  inner.register_module("a", linear(12, 8));
-  inner.register_module("b", linear(8, 6));
-  inner.define("def forward(self, x):\n  return self.b.forward(torch.relu(self.a.forward(x)))\n");
-  torch::jit::Module whole("Net");
-  whole.register_module("features", inner);
-  whole.register_module("classifier", linear(6, 3));
-  whole.define(
-      "def forward(self, x):\n  return self.classifier.forward(torch.tanh(self.features.forward(x.flatten(1))))\n");
-  const auto network = saved(whole, {3, 4});
+  const auto network = load("chain");
   const auto graph = model_graph(*network);
   ASSERT_TRUE(graph) << graph.error().message;
   EXPECT_THAT(names(*graph),
@@ -190,16 +161,9 @@ TEST_F(ScriptTest, AChainIsCutIntoItsLayersNestedOnesToo) {
   expect_same(*network);
 }
 
-TEST_F(ScriptTest, ASkipKeepsWhatItGoesAroundTogether) {
-  torch::manual_seed(3);
-  torch::jit::Module whole("Net");
-  whole.register_module("first", linear(4, 4));
-  whole.register_module("second", linear(4, 4));
-  whole.register_module("last", linear(4, 2));
-  whole.define(
-      "def forward(self, x):\n  y = self.first.forward(x)\n  return "
-      "self.last.forward(self.second.forward(torch.relu(y)) + y)\n");
-  const auto network = saved(whole, {4});
+TEST_F(ExportedGraph, ASkipKeepsWhatItGoesAroundTogether) {
+  torch::manual_seed(2);
+  const auto network = load("skip");
   const auto graph = model_graph(*network);
   ASSERT_TRUE(graph) << graph.error().message;
   EXPECT_THAT(names(*graph), ::testing::ElementsAre("first", "relu..add", "last"));
@@ -208,11 +172,9 @@ TEST_F(ScriptTest, ASkipKeepsWhatItGoesAroundTogether) {
   expect_same(*network);
 }
 
-TEST_F(ScriptTest, WhatIsNoChainIsOneLayerAndSaysSo) {
-  torch::jit::Module whole("Net");
-  whole.register_module("left", linear(4, 4));
-  whole.define("def forward(self, x):\n  return self.left.forward(x) * x\n");
-  const auto network = saved(whole, {4});
+TEST_F(ExportedGraph, WhatIsNoChainIsOneLayerAndSaysSo) {
+  torch::manual_seed(2);
+  const auto network = load("no_chain");
   const auto graph = model_graph(*network);
   ASSERT_TRUE(graph) << graph.error().message;
   ASSERT_EQ(graph->layers.size(), 1U);
@@ -223,20 +185,18 @@ TEST_F(ScriptTest, WhatIsNoChainIsOneLayerAndSaysSo) {
 }
 
 // Backward starts from each layer's input, which a layer may therefore not write into.
-TEST_F(ScriptTest, ALayerThatWritesIntoItsInputStaysWithTheOneBefore) {
-  torch::jit::Module whole("Net");
-  whole.register_module("first", linear(4, 4));
-  whole.register_module("last", linear(4, 2));
-  whole.define("def forward(self, x):\n  return self.last.forward(torch.relu_(self.first.forward(x)))\n");
-  const auto network = saved(whole, {4});
+TEST_F(ExportedGraph, ALayerThatWritesIntoItsInputStaysWithTheOneBefore) {
+  torch::manual_seed(2);
+  const auto network = load("inplace");
   const auto graph = model_graph(*network);
   ASSERT_TRUE(graph) << graph.error().message;
   EXPECT_THAT(names(*graph), ::testing::ElementsAre("first..relu", "last"));
   expect_same(*network);
 }
 
-TEST_F(ScriptTest, WithoutASampleShapeTheKeyIsNamed) {
-  const auto network = saved(linear(4, 2), {});
+TEST_F(ExportedGraph, WithoutASampleShapeTheKeyIsNamed) {
+  torch::manual_seed(2);
+  const auto network = load("any_length");
   const auto graph = model_graph(*network);
   ASSERT_FALSE(graph);
   EXPECT_EQ(graph.error().code, ErrorCode::kInvalidInput);

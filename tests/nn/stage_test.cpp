@@ -4,13 +4,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/script.h>
-#include <unistd.h>
 
-#include <filesystem>
 
 #include "motley/nn/loss.h"
 #include "motley/nn/networks.h"
+#include "tests/nn/exported_file.h"
 
 namespace motley::nn {
 namespace {
@@ -38,24 +36,6 @@ torch::Tensor make_batch(const NetworkSpec& spec, std::int64_t samples) {
   shape.insert(shape.begin(), samples);
   return torch::randn(shape, spec.dtype == "float64" ? torch::kFloat64 : torch::kFloat32);
 }
-
-// A TorchScript file made here, so that no Python is needed.
-class ScriptFile {
- public:
-  explicit ScriptFile(const torch::jit::Module& module)
-      : path_(std::filesystem::temp_directory_path() / ("motley_stage_test_" + std::to_string(::getpid()) + ".pt")) {
-    module.save(path_.string());
-  }
-  ~ScriptFile() { std::filesystem::remove(path_); }
-  NetworkSpec spec(std::vector<std::int64_t> input_shape) const {
-    NetworkSpec spec = make_spec("torchscript", std::move(input_shape), 0);
-    spec.path = path_.string();
-    return spec;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 struct ShapeCase {
   NetworkSpec spec;
@@ -275,15 +255,9 @@ TEST(Stage, AutocastComputesInBfloat16AndKeepsWeights) {
       << "autocast ends with the stage's forward";
 }
 
-TEST(TorchScript, TrainsFromAFile) {
+TEST(ExportedStage, TrainsFromAFile) {
   torch::manual_seed(3);
-  torch::jit::Module module("Net");
-  module.register_parameter("weight", (torch::randn({2, 3}) * 0.1).requires_grad_(), false);
-  module.register_parameter("frozen", torch::ones({2}), false);
-  module.register_parameter("bias", torch::zeros({2}).requires_grad_(), false);
-  module.define("def forward(self, x):\n  return torch.matmul(x, self.weight.t()) + self.bias * self.frozen\n");
-  const ScriptFile file(module);
-  const auto stage = load_stage(file.spec({3}));
+  const auto stage = load_stage(exported_spec("frozen"));
   ASSERT_EQ(stage->parameters().size(), 2u);
   EXPECT_EQ(stage->parameters()[0].name, "weight");
   ASSERT_EQ(stage->buffers().size(), 1u);
@@ -308,12 +282,8 @@ TEST(TorchScript, TrainsFromAFile) {
   EXPECT_LT(last, 0.3 * first);
 }
 
-TEST(TorchScript, TakesAndReturnsSeveralTensors) {
-  torch::jit::Module module("Net");
-  module.register_parameter("scale", torch::tensor({2.0F}).requires_grad_(), false);
-  module.define("def forward(self, x, y):\n  return (x * y * self.scale, x + y)\n");
-  const ScriptFile file(module);
-  const auto stage = load_stage(file.spec({}), {.input_gradients = true});
+TEST(ExportedStage, TakesAndReturnsSeveralTensors) {
+  const auto stage = load_stage(exported_spec("several"), {.input_gradients = true});
   const torch::Tensor x = torch::randn({4});
   const torch::Tensor y = torch::randn({4});
   const Tensors outputs = *stage->forward(0, {x, y});
@@ -322,16 +292,6 @@ TEST(TorchScript, TakesAndReturnsSeveralTensors) {
   EXPECT_TRUE(torch::allclose(gradients[0], 2 * y));
   EXPECT_TRUE(torch::allclose(gradients[1], 2 * x));
   EXPECT_TRUE(torch::allclose(stage->parameters()[0].tensor.grad(), (x * y).sum()));
-}
-
-TEST(TorchScript, RefusesWhatIsNoModule) {
-  NetworkSpec spec = make_spec("torchscript", {3}, 0);
-  spec.path = "/nowhere/model.pt";
-  EXPECT_THAT(make_network(spec, 0).error().message, HasSubstr("/nowhere/model.pt"));
-  spec.path = "/proc/self/exe";
-  const auto refused = make_network(spec, 0);
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidInput);
-  EXPECT_THAT(refused.error().message, HasSubstr("motley-export"));
 }
 
 TEST(Networks, RefuseSettingsThatTheyDoNotHave) {

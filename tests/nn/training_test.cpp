@@ -1,11 +1,8 @@
 // Losses, metrics, optimizers, schedules and BatchNorm against closed forms written out here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/script.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <numbers>
 
 #include "motley/base/random.h"
@@ -280,31 +277,30 @@ TEST(Schedule, IsTheClosedForm) {
 }
 
 // A network of one BatchNorm, so that workers' inputs to it are parts of the whole batch.
-std::unique_ptr<Stage> batch_norm_stage(c10::IValue momentum) {
-  torch::jit::Module module("Norm");
-  module.register_parameter("weight", torch::ones({3}).requires_grad_(), false);
-  module.register_buffer("running_mean", torch::tensor({0.5, -1.0, 2.0}));
-  module.register_buffer("running_var", torch::tensor({1.0, 2.0, 0.5}));
-  module.register_buffer("num_batches_tracked", torch::tensor(4, torch::kInt64));
-  module.register_attribute("momentum", c10::OptionalType::create(c10::FloatType::get()), momentum);
-  module.define(R"(
-def forward(self, x):
-  self.num_batches_tracked.add_(1)
-  momentum = self.momentum
-  if momentum is None:
-    rate = 1.0 / float(self.num_batches_tracked)
-  else:
-    rate = momentum
-  return torch.batch_norm(x, self.weight, None, self.running_mean, self.running_var, True, rate, 1e-5, False)
-)");
-  const auto path = std::filesystem::temp_directory_path() / ("motley_norm_" + std::to_string(::getpid()) + ".pt");
-  module.save(path.string());
-  NetworkSpec spec;
-  spec.name = "torchscript";
-  spec.path = path.string();
-  spec.dtype = "float64";
-  auto stage = make_stage(spec, 0, {});
-  std::filesystem::remove(path);
+class NormNetwork final : public Network {
+ public:
+  explicit NormNetwork(std::optional<double> momentum)
+      : Network("norm", {}), norm_(torch::nn::BatchNorm1dOptions(3).momentum(momentum)) {
+    const torch::NoGradGuard no_grad;
+    norm_->running_mean.copy_(torch::tensor({0.5, -1.0, 2.0}));
+    norm_->running_var.copy_(torch::tensor({1.0, 2.0, 0.5}));
+    norm_->num_batches_tracked.fill_(4);
+  }
+  Tensors forward(const Tensors& inputs) override { return {norm_->forward(inputs.front())}; }
+  NamedTensors parameters() const override { return {{"weight", norm_->weight}, {"bias", norm_->bias}}; }
+  NamedTensors buffers() const override { return {{"mean", norm_->running_mean}, {"var", norm_->running_var}}; }
+  std::vector<BatchNormLayer> batch_norms() const override {
+    return {{"", norm_->running_mean, norm_->running_var, norm_->num_batches_tracked, norm_->options.momentum()}};
+  }
+  void train(bool on) override { norm_->train(on); }
+  void to(torch::Device device, torch::Dtype dtype) override { norm_->to(device, dtype); }
+
+ private:
+  torch::nn::BatchNorm1d norm_;
+};
+
+std::unique_ptr<Stage> batch_norm_stage(std::optional<double> momentum) {
+  auto stage = Stage::create(std::make_unique<NormNetwork>(momentum), {.dtype = torch::kFloat64});
   EXPECT_TRUE(stage) << stage.error().message;
   return std::move(*stage);
 }
@@ -318,7 +314,7 @@ std::vector<double> running_statistics(const Stage& stage) {
 
 TEST(BatchNorm, UnequalWorkersHoldTheStatisticsOfOneLargeBatch) {
   torch::manual_seed(8);
-  for (const c10::IValue& momentum : {c10::IValue(0.1), c10::IValue(0.7), c10::IValue()}) {
+  for (const std::optional<double> momentum : {std::optional(0.1), std::optional(0.7), std::optional<double>()}) {
     const auto whole = batch_norm_stage(momentum);
     std::unique_ptr<Stage> workers[3];
     std::vector<BatchNormAverage> averages;

@@ -13,7 +13,7 @@ from motley import _motley
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "examples/pipeline"
-COMMANDS = [[], ["check"], ["profile"], ["plan"], ["simulate"], ["train"], ["launch"], ["schedule"], ["schedule", "simulate"],
+COMMANDS = [[], ["check"], ["profile"], ["plan"], ["simulate"], ["train"], ["launch"], ["export"], ["schedule"], ["schedule", "simulate"],
             ["schedule", "serve"], ["schedule", "submit"], ["server"], ["data-server"], ["report"]]
 PYTHON = [sys.executable, "-m", "motley"]
 

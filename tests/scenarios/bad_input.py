@@ -85,7 +85,7 @@ class BadInput(Scenario):
     def test_texts_and_networks_that_do_not_suit_each_other(self):
         (self.folder / "text.txt").write_text("too short")
         text = ("--data.name", "text", "--data.train", self.folder / "text.txt", "--data.test", "")
-        self.assertIn("accepted with data.name text: transformer, torchscript", self.refuse(*text))
+        self.assertIn("accepted with data.name text: transformer, exported", self.refuse(*text))
         transformer = ("--model.name", "transformer", "--model.hidden-sizes", "[]")
         self.assertIn("accepted with it: data.name text, not npy", self.refuse(*transformer))
         self.assertIn("text.txt: 8 of its 9 bytes are used here; accepted: 65 or more",

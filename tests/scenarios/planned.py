@@ -11,7 +11,7 @@ import unittest
 from harness import BINARY, Scenario, relative_difference
 
 LAYERS = ["flatten", "fc1", "relu1", "fc2", "relu2", "fc3", "relu3", "output"]
-SCRIPT = ("--model.name", "torchscript", "--model.hidden-sizes", "", "--model.dtype", "float64")
+EXPORTED = ("--model.name", "exported", "--model.hidden-sizes", "", "--model.dtype", "float64")
 NETWORK = ("--model.hidden-sizes", "16,16,16")
 DOUBLE = (*NETWORK, "--model.dtype", "float64")
 TIED = ("--model.tie-embeddings", "true")
@@ -72,11 +72,18 @@ class PlannedJobs(Scenario):
             "deadline: {join: 60 s, step: 20 s}\n"
         )
 
-    def profiled_layers(self, script):
-        """Of a TorchScript file, as `motley profile` finds them."""
+    def export(self, network, name):
+        """A module that takes 12 values a sample, as a .pt2 file."""
+        import torch
+
+        program = torch.export.export(network.train(), (torch.randn(5, 12),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        torch.export.save(program, self.folder / name)
+
+    def profiled_layers(self, file):
+        """Of a .pt2 file, as `motley profile` finds them."""
         output = self.folder / "measured.json"
-        profiled = subprocess.run([BINARY, "profile", str(self.job), "--output", str(output), *SCRIPT, "--model.path",
-                                   str(self.folder / script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        profiled = subprocess.run([BINARY, "profile", str(self.job), "--output", str(output), *EXPORTED, "--model.path",
+                                   str(self.folder / file)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(profiled.returncode, 0, profiled.stdout)
         return json.loads(output.read_text())["graph"]["layers"][:-1]
 
@@ -294,7 +301,7 @@ class Tied(PlannedJobs):
                 self.train(name, *adam, *more, "--steps", 20, "--resume")
                 self.assert_same("one", name, 1e-9)
 
-    def test_torchscript_that_shares_tensors(self):
+    def test_an_exported_network_that_shares_tensors(self):
         import torch
 
         class Network(torch.nn.Module):
@@ -315,18 +322,21 @@ class Tied(PlannedJobs):
 
         torch.manual_seed(3)
         for share_statistics in (False, True):
-            torch.jit.script(Network(share_statistics)).save(str(self.folder / f"{share_statistics}.pt"))
-        flags = (*SCRIPT, "--max-grad-norm", 1)
-        self.layers = [layer["name"] for layer in self.profiled_layers("False.pt")]
-        self.assertEqual(self.layers, ["first", "relu", "norm", "second", "relu#2", "third", "relu#3", "norm#2", "last"])
-        self.train("one", *flags, "--model.path", self.folder / "False.pt", "--workers", 1)
-        stages = [(1, [0.5, 0.5], {}), (4, [1], {}), (8, [0.25, 0.75], {})]
+            self.export(Network(share_statistics), f"{share_statistics}.pt2")
+        flags = (*EXPORTED, "--max-grad-norm", 1)
+        self.layers = [layer["name"] for layer in self.profiled_layers("False.pt2")]
+        self.assertEqual(self.layers, ["first", "relu", "second", "relu#2", "third", "relu#3", "last"])
+        self.train("one", *flags, "--model.path", self.folder / "False.pt2", "--workers", 1)
+        stages = [(1, [0.5, 0.5], {}), (3, [1], {}), (6, [0.25, 0.75], {})]
         for schedule in ("1f1b", "gpipe"):
             with self.subTest(schedule):
-                self.train(schedule, *flags, "--model.path", self.folder / "False.pt",
+                self.train(schedule, *flags, "--model.path", self.folder / "False.pt2",
                            "--plan", self.plan(schedule, stages, 4, schedule))
                 self.assert_same("one", schedule, 1e-9)
-        output = self.train("statistics", *flags, "--model.path", self.folder / "True.pt",
+        self.layers = [layer["name"] for layer in self.profiled_layers("True.pt2")]
+        self.assertEqual(self.layers, ["first", "relu", "norm", "second", "relu#2", "third", "relu#3", "norm#2", "last"])
+        stages = [(1, [0.5, 0.5], {}), (4, [1], {}), (8, [0.25, 0.75], {})]
+        output = self.train("statistics", *flags, "--model.path", self.folder / "True.pt2",
                             "--plan", self.plan("statistics", stages), expect=2)
         self.assertIn("layers 'norm', 'norm#2' share 'norm.running_mean' and are in stages 1, 2, which share only what is "
                       "trained", output)
@@ -364,12 +374,12 @@ class Skips(PlannedJobs):
                 return self.last(self.up1(torch.cat([inner, one], 1)))
 
         torch.manual_seed(3)
-        torch.jit.script(Network()).save(str(self.folder / "network.pt"))
-        layers = self.profiled_layers("network.pt")
+        self.export(Network(), "network.pt2")
+        layers = self.profiled_layers("network.pt2")
         self.layers = [layer["name"] for layer in layers]
         self.assertEqual(self.layers, ["down1.0", "down1.1", "down2", "middle..cat", "up2..cat", "up1.0", "up1.1", "last"])
         self.assertEqual([layer["activation_bytes"] / 4 for layer in layers], [10, 10, 16, 21, 18, 8, 8, 4])
-        self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4, 4], *SCRIPT, "--model.path", self.folder / "network.pt")
+        self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4, 4], *EXPORTED, "--model.path", self.folder / "network.pt2")
 
 
 class Synthetic(PlannedJobs):

@@ -23,6 +23,7 @@ void add_plan(CLI::App& app, Action& action);
 void add_simulate(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
 void add_launch(CLI::App& app, Action& action);
+void add_export(CLI::App& app, Action& action);
 void add_schedule(CLI::App& app, Action& action);
 void add_server(CLI::App& app, Action& action);
 void add_data_server(CLI::App& app, Action& action);

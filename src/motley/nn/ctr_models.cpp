@@ -211,7 +211,9 @@ torch::Tensor lookup_input(const LookupLayout& layout, const torch::Tensor& feat
     }
     return numbers;
   };
-  std::vector<torch::Tensor> parts = {features};
+  std::vector<torch::Tensor> parts;
+  parts.reserve(3);
+  parts.push_back(features);
   if (layout.small > 0) parts.push_back(numbers(layout.small, kSmallTableRows));
   parts.push_back(layout.served ? rows : numbers(layout.categories, kMaxOwnRows));
   return torch::cat(parts, 1);

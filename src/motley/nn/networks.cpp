@@ -283,25 +283,25 @@ Status check_choice(const std::string& key, const std::string& value, const std:
 Status check_network(const NetworkSpec& spec) {
   MOTLEY_TRY(check_choice("model.name", spec.name,
                           {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce",
-                           "torchscript", model::kSyntheticModel}));
+                           kExportedNetwork, model::kSyntheticModel}));
   MOTLEY_TRY(check_choice("model.dtype", spec.dtype, {"float32", "float64"}));
   const auto is = [&](auto... names) { return (... || (spec.name == names)); };
-  const bool is_script = is("torchscript"), is_synthetic = is(model::kSyntheticModel);
+  const bool is_exported = is(kExportedNetwork), is_synthetic = is(model::kSyntheticModel);
   const bool looks_up = model::is_ctr_model(spec.name);
   const auto unused = [&](const char* key) {
     return fail(ErrorCode::kInvalidInput, "model.{}: network '{}' has no such setting", key, spec.name);
   };
 
-  if (is_script && spec.path.empty()) {
+  if (is_exported && spec.path.empty()) {
     return fail(ErrorCode::kInvalidInput,
-                "model.path: missing; network 'torchscript' needs the file of a TorchScript module, which "
-                "tools/motley-export writes");
+                "model.path: missing; network '{}' needs the .pt2 file of a PyTorch module, which motley export writes",
+                kExportedNetwork);
   }
   if (is_synthetic && spec.path.empty()) {
     return fail(ErrorCode::kInvalidInput, "model.path: missing; network '{}' needs the profile that it is made from",
                 model::kSyntheticModel);
   }
-  if (!is_script && !is_synthetic && !spec.path.empty()) return unused("path");
+  if (!is_exported && !is_synthetic && !spec.path.empty()) return unused("path");
   for (const std::int64_t size : spec.input_shape) {
     if (size < (looks_up ? 0 : 1) || size > 1'000'000) {
       return fail(ErrorCode::kInvalidInput, "model.input_shape: {} is not a size; accepted: 1 to 1000000", size);
@@ -315,7 +315,7 @@ Status check_network(const NetworkSpec& spec) {
   if (is("mlp") && spec.input_shape.empty()) {
     return fail(ErrorCode::kInvalidInput, "model.input_shape: missing; network 'mlp' needs the shape of one sample");
   }
-  if (!is_script && (spec.outputs < 1 || spec.outputs > 10'000'000)) {
+  if (!is_exported && (spec.outputs < 1 || spec.outputs > 10'000'000)) {
     return fail(ErrorCode::kInvalidInput, "model.outputs: {} is not a number of outputs; accepted: 1 to 10000000",
                 spec.outputs);
   }
@@ -345,7 +345,7 @@ Status check_network(const NetworkSpec& spec) {
 
 Result<std::unique_ptr<Network>> make_network(const NetworkSpec& spec, std::uint64_t seed) {
   MOTLEY_TRY(check_network(spec));
-  if (spec.name == "torchscript") return load_script_network(spec.path, spec.input_shape);
+  if (spec.name == kExportedNetwork) return load_exported_network(spec.path, spec.input_shape);
   if (spec.name == model::kSyntheticModel) {
     return make_synthetic_model(spec.path, spec.layers, spec.input_shape, spec.outputs);
   }

@@ -1,4 +1,4 @@
-// The networks that Motley can train: a few of its own, and any TorchScript module from a file.
+// The networks that Motley can train: a few of its own, and any PyTorch module from a file of torch.export.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,13 @@
 
 namespace motley::nn {
 
+inline constexpr const char* kExportedNetwork = "exported";  // the name of networks that come from .pt2 files
+
 // The `model` part of a job. Fields that a network does not use must keep their defaults.
 struct NetworkSpec {
   std::string name = "cnn";               // mlp, cnn, resnet18, vgg11, transformer, ctrdnn, 2emb, matchnet, nce,
-                                          // torchscript, synthetic
-  std::string path;                       // torchscript: the file; synthetic: the profile
+                                          // exported, synthetic
+  std::string path;                       // exported: the file; synthetic: the profile
   std::vector<std::int64_t> input_shape;  // one sample: channels x height x width; for mlp any shape;
                                           // for transformer the number of tokens; for networks of ctr_models.h
                                           // the features, beside which there are categories
@@ -41,12 +43,11 @@ struct NetworkSpec {
 Status check_network(const NetworkSpec& spec);
 
 // Builds or loads the network on the CPU. Initial weights depend on the spec and the seed alone, so all ranks have the
-// same; those of a TorchScript module are the file's.
+// same; those of an exported module are the file's.
 //
 // Weights of resnet18 and vgg11 have torchvision's names and shapes (for images of 224). Smaller images meet a smaller
 // stem: resnet18 starts with a 3x3 convolution without pooling below 64 pixels, vgg11 leaves out pooling of a single
-// pixel. TorchScript runs without graph optimisation, which would make the first steps of a process differ in their
-// last bits from later ones and so break bitwise resume.
+// pixel.
 Result<std::unique_ptr<Network>> make_network(const NetworkSpec& spec, std::uint64_t seed);
 
 // The two together; options.dtype is taken from the spec.

@@ -55,7 +55,7 @@ inline std::function<Tensors(const Tensors&)> of_one_value(
 // The values, cut off from what they were computed from: where a layer's own backward ends.
 Tensors as_leaves(const Tensors& values);
 
-// What a stage runs: one of our networks, or a TorchScript module. Functions may throw what libtorch throws; Stage
+// What a stage runs: one of our networks, or an exported module. Functions may throw what libtorch throws; Stage
 // catches it.
 class Network {
  public:

@@ -87,7 +87,7 @@ TEST_F(JobTest, ChecksEachSpec) {
   EXPECT_THAT(refused({{"batch_split.mode", "replay"}}), HasSubstr("batch_split.replay"));
   EXPECT_THAT(refused({{"device", "tpu"}}), HasSubstr("device: 'tpu' is not accepted; accepted: cpu, cuda or cuda:N"));
   EXPECT_THAT(refused({{"emulation", "p.json"}}), HasSubstr("emulation: "));
-  EXPECT_THAT(refused({{"model.name", "torchscript"}}), HasSubstr("model.path"));
+  EXPECT_THAT(refused({{"model.name", "exported"}}), HasSubstr("model.path"));
   EXPECT_THAT(refused({{"model.name", "mlp"}, {"data.name", "csv"}}), HasSubstr("data.train: data.name csv needs"));
   EXPECT_THAT(refused({{"gradient_sync.comm_dtype", "int8"}}),
               HasSubstr("needs gradient_sync.method parameter-server; accepted with auto: float32 and bfloat16"));

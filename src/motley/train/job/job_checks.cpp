@@ -69,8 +69,8 @@ Status check_asynchronous(const Job& job) {
 Status check_model(const Job& job) {
   const ModelSpec& model = job.model;
   const bool is_made_up = is_synthetic(job);
-  return check({{model.name == "torchscript" && model.path.empty(),
-                 "model.path: model.name torchscript needs the file; tools/motley-export writes one"},
+  return check({{model.name == "exported" && model.path.empty(),
+                 "model.path: model.name exported needs the .pt2 file; motley export writes one"},
                 {is_made_up && model.path.empty(),
                  "model.path: empty; accepted: the profile to take it from, with model.name synthetic"},
                 {is_made_up && job.execution.plan.empty(),
@@ -94,14 +94,14 @@ Status check_execution(const ExecutionSpec& execution) {
 Status check_inputs_of_model(const Job& job) {
   const std::string& model = job.model.name;
   const std::string& data = job.data.name;
-  const bool reads_all = model == "torchscript";
+  const bool reads_all = model == "exported";
   const bool needs_categories = model::is_ctr_model(model);
   const bool has_categories = data == "criteo" || data == "clicks" || !job.data.categorical_columns.empty();
   return check(
       {{model == "transformer" && data != "text",
         fmt::format("model.name: transformer reads tokens; accepted with it: data.name text, not {}", data)},
        {!reads_all && data == "text" && model != "transformer",
-        fmt::format("model.name: {} reads no tokens; accepted with data.name text: transformer, torchscript", model)},
+        fmt::format("model.name: {} reads no tokens; accepted with data.name text: transformer, exported", model)},
        {!reads_all && needs_categories && !has_categories,
         fmt::format("data.name: {} has no categories for {} to look up; accepted: csv with data.categorical_columns, "
                     "criteo, clicks",

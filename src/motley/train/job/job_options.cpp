@@ -8,12 +8,12 @@ using enum OptionKind;
 
 const OptionTable<ModelSpec> kModelOptions = {
     {choice("name", "network",
-            {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "torchscript",
-             "synthetic"},
-            {{"imitation", "synthetic"}}),
+            {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "exported", "synthetic"},
+            {{"imitation", "synthetic"},
+             {"torchscript", "exported, whose .pt2 file motley export FILE.py:NAME writes"}}),
      &ModelSpec::name},
     {{"path", kPath,
-      "file of model.name torchscript (made by tools/motley-export), or the profile of model.name synthetic"},
+      ".pt2 file of model.name exported (motley export writes it), or the profile of model.name synthetic"},
      &ModelSpec::path},
     {{"hidden_sizes", kIntegers, "sizes of the hidden fully connected layers; empty: the network's own", 1},
      &ModelSpec::hidden_sizes},
