@@ -8,9 +8,11 @@ arguments, which ``_evaluated`` does here in the same way.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import importlib.util
 import inspect
+import io
 import json
 import logging
 import os
@@ -20,7 +22,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -66,8 +68,8 @@ def main(words: Sequence[str]) -> int:
                                      description="Write a PyTorch module as a .pt2 file for motley train, and a job file beside it.")
     parser.add_argument("model", metavar="FILE.py:NAME", help="the module, its class, or a function that returns it")
     parser.add_argument("--input", action="append", metavar="SIZES[:TYPE[:BOUND]]",
-                        help="shape of one sample, such as 3,32,32; its type, float32 (default), int64 or int32; and for integers what they "
-                             "stay below (default 2). Once for each input of the module (default: 1,28,28)")
+                        help="shape of one sample, such as 3,32,32; its type, float32 (default), int64 or int32; and for integers what "
+                             "they stay below (default 2). Once for each input of the module (default: 1,28,28)")
     parser.add_argument("--output", default="model.pt2", metavar="FILE", help="file to write (default: %(default)s)")
     parser.add_argument("--arguments", default="{}", metavar="JSON", help="keyword arguments for the class or function")
     parser.add_argument("--force", action="store_true", help="replace files that exist")
@@ -251,8 +253,10 @@ def _record(net: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.expo
         shapes = (*shapes[:named], shapes[named:])
     level = logging.getLogger("torch").level
     logging.getLogger("torch").setLevel(logging.CRITICAL)
+    said = io.StringIO()  # the graph so far, where recording stops
     try:
-        program = torch.export.export(net, batch, dynamic_shapes=shapes, strict=False)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            program = torch.export.export(net, batch, dynamic_shapes=shapes, strict=False)
     except Exception as problem:
         lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
         raise ExportError(f"torch.export cannot record the module: {type(problem).__name__}: {' '.join(lines[:4])}") from problem
@@ -266,10 +270,12 @@ def _record(net: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.expo
 
 def _compare(net: torch.nn.Module, program: torch.export.ExportedProgram, batch: tuple[torch.Tensor, ...]) -> None:
     """What was written must compute what the module does, with the same random numbers, for another number of samples."""
-    recorded = copy.deepcopy(program).module()
-    for what, module, original in (("training", recorded, net.train()), ("evaluation", _evaluated(program), net.eval())):
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    for what, module in (("training", copy.deepcopy(program).module()), ("evaluation", _evaluated(program))):
+        net.load_state_dict(state)  # that statistics start from those in the file
+        net.train(what == "training")
         torch.manual_seed(1)
-        expected = _run(original, batch, "the module's forward")
+        expected = _run(net, batch, "the module's forward")
         torch.manual_seed(1)
         actual = _run(module, batch, "the exported module's forward")
         if expected.shape != actual.shape or not torch.allclose(expected, actual, rtol=1e-4, atol=1e-5):
@@ -288,7 +294,7 @@ def _evaluated(program: torch.export.ExportedProgram) -> torch.nn.Module:
             continue
         values = {argument.name: value for argument, value in zip(schema.arguments, node.args)} | dict(node.kwargs)
         tracks = values.get("running_mean") is not None or "running_mean" not in {one.name for one in schema.arguments}
-        changed = {name: False for name in _FLAGS if values.get(name) is True and tracks}
+        changed: dict[str, bool | float] = {name: False for name in _FLAGS if values.get(name) is True and tracks}
         if isinstance(values.get("dropout_p"), float):
             changed["dropout_p"] = 0.0
         positions = {argument.name: number for number, argument in enumerate(schema.arguments)}

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-
 #include "motley/nn/loss.h"
 #include "motley/nn/networks.h"
 #include "tests/nn/exported_file.h"

@@ -15,12 +15,12 @@ namespace {
 constexpr double kSecondsToStart = 60;  // of a Python that looks for the package
 
 bool has_package(const std::string& python) {
-  const auto found = run_program(
-      {.words = {python, "-c",
-                 "import importlib.util, sys; sys.exit(importlib.util.find_spec('motley') is None or "
-                 "importlib.util.find_spec('motley._export') is None)"},
-       .environment = environment_with({"PYTHONWARNINGS=ignore"})},
-      Deadline::after(kSecondsToStart));
+  const auto found =
+      run_program({.words = {python, "-c",
+                             "import importlib.util, sys; sys.exit(importlib.util.find_spec('motley') is None or "
+                             "importlib.util.find_spec('motley._export') is None)"},
+                   .environment = environment_with({"PYTHONWARNINGS=ignore"})},
+                  Deadline::after(kSecondsToStart));
   return found && found->is_good();
 }
 
@@ -54,14 +54,13 @@ void add_export(CLI::App& app, Action& action) {
       ->footer(
           "Usage: motley export FILE.py:NAME [--input SIZES[:TYPE[:BOUND]]]... [--arguments JSON] [--output FILE.pt2]\n"
           "                     [--force]\n\n"
-          "It is done by the Python package: in the Python that MOTLEY_PYTHON names, else the one that this program was\n"
+          "It is done by the Python package: in the Python that MOTLEY_PYTHON names, else the one that this program "
+          "was\n"
           "built with, else python3. All of its flags: python -m motley export --help\n\n"
           "Example:\n"
           "  motley export examples/custom/model.py:Net --input 1,28,28 --output build/custom/model.pt2")
       ->prefix_command();
-  command->callback([&action, command] {
-    action = [words = command->remaining()] { return run_export(words); };
-  });
+  command->callback([&action, command] { action = [words = command->remaining()] { return run_export(words); }; });
 }
 
 }  // namespace motley::cli

@@ -39,8 +39,8 @@ int run(int argc, const char* const* argv) {
   app.set_version_flag("--version", "motley " MOTLEY_VERSION);
   app.require_subcommand(1);
   Action action;
-  for (const auto add : {add_check, add_profile, add_plan, add_simulate, add_train, add_launch, add_export, add_schedule,
-                         add_server, add_data_server, add_report}) {
+  for (const auto add : {add_check, add_profile, add_plan, add_simulate, add_train, add_launch, add_export,
+                         add_schedule, add_server, add_data_server, add_report}) {
     add(app, action);
   }
   try {

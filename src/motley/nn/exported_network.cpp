@@ -84,8 +84,10 @@ class ChainCutter {
     std::vector<Piece> pieces;
     std::vector<int> inputs = program_->inputs;
     for (std::size_t begin = 0; const std::size_t end : ends) {
-      Piece piece{{nodes_.begin() + static_cast<std::ptrdiff_t>(begin), nodes_.begin() + static_cast<std::ptrdiff_t>(end) + 1},
-                  inputs, alive_[end]};
+      Piece piece{
+          {nodes_.begin() + static_cast<std::ptrdiff_t>(begin), nodes_.begin() + static_cast<std::ptrdiff_t>(end) + 1},
+          inputs,
+          alive_[end]};
       describe(piece);
       pieces.push_back(std::move(piece));
       inputs = alive_[end];
@@ -99,7 +101,8 @@ class ChainCutter {
   const ExportedValue& value(int number) const { return program_->values[static_cast<std::size_t>(number)]; }
 
   void note_parents(const std::string& path) {
-    for (std::size_t point = path.rfind('.'); point != std::string::npos && point > 0; point = path.rfind('.', point - 1)) {
+    for (std::size_t point = path.rfind('.'); point != std::string::npos && point > 0;
+         point = path.rfind('.', point - 1)) {
       parents_.insert(path.substr(0, point));
     }
   }
@@ -226,8 +229,8 @@ class ChainCutter {
   std::vector<std::size_t> nodes_;  // of the program, without free ones
   std::vector<std::vector<int>> alive_;
   std::map<int, std::size_t> last_written_;  // by root
-  std::set<std::string> parents_;       // paths of modules that have submodules
-  std::set<std::string> with_tensors_;  // paths of modules that have tensors, their submodules' included
+  std::set<std::string> parents_;            // paths of modules that have submodules
+  std::set<std::string> with_tensors_;       // paths of modules that have tensors, their submodules' included
 };
 
 class ExportedNetwork final : public Network {
@@ -260,12 +263,13 @@ class ExportedNetwork final : public Network {
       }
       const HeldTensor& held = held_tensor(mean->values[0]);
       const std::string path = held.name.substr(0, std::max<std::size_t>(held.name.rfind('.') + 1, 1) - 1);
-      if (std::ranges::any_of(layers, [&](const auto& layer) { return layer.running_mean.is_same(held.tensor); })) continue;
+      if (std::ranges::any_of(layers, [&](const auto& layer) { return layer.running_mean.is_same(held.tensor); }))
+        continue;
       BatchNormLayer layer{path, held.tensor, held_tensor(variance->values[0]).tensor, {}, {}};
       const Operand* momentum = operand(node, "momentum");
       if (momentum != nullptr && momentum->constant.isDouble()) layer.momentum = momentum->constant.toDouble();
-      const auto count = std::ranges::find(program_->tensors, path.empty() ? "num_batches_tracked" : path + ".num_batches_tracked",
-                                           &HeldTensor::name);
+      const auto count = std::ranges::find(
+          program_->tensors, path.empty() ? "num_batches_tracked" : path + ".num_batches_tracked", &HeldTensor::name);
       if (count != program_->tensors.end()) layer.num_batches_tracked = count->tensor;
       layers.push_back(std::move(layer));
     }
@@ -327,8 +331,8 @@ class ExportedNetwork final : public Network {
     for (std::size_t i = 0; i < std::min(inputs.size(), program.inputs.size()); ++i) {
       const ExportedValue& about = program.values[static_cast<std::size_t>(program.inputs[i])];
       const bool is_floating = c10::isFloatingType(*about.dtype);
-      TORCH_CHECK(!is_floating || inputs[i].is_floating_point(), "input '", about.name, "' takes real numbers and was given ",
-                  inputs[i].scalar_type());
+      TORCH_CHECK(!is_floating || inputs[i].is_floating_point(), "input '", about.name,
+                  "' takes real numbers and was given ", inputs[i].scalar_type());
       if (!is_floating) prepared[i] = inputs[i].to(*about.dtype);
       if (written.contains(program.inputs[i])) prepared[i] = prepared[i].clone();
     }
@@ -350,9 +354,12 @@ class ExportedNetwork final : public Network {
     return found == arguments.end() ? nullptr : &node.operands[static_cast<std::size_t>(found - arguments.begin())];
   }
   static bool follows_training(const ExportedNode& node) {
-    return std::ranges::any_of(node.operands, [](const Operand& each) { return each.kind == Operand::Kind::kTraining; });
+    return std::ranges::any_of(node.operands,
+                               [](const Operand& each) { return each.kind == Operand::Kind::kTraining; });
   }
-  const HeldTensor& held_tensor(int value) const { return program_->tensors[static_cast<std::size_t>(flow_.held(value))]; }
+  const HeldTensor& held_tensor(int value) const {
+    return program_->tensors[static_cast<std::size_t>(flow_.held(value))];
+  }
 
   // Those that are trained, or the others. One that the module has in several places is taken by its first name.
   NamedTensors tensors(bool trained) const {
@@ -387,11 +394,13 @@ Result<std::vector<std::int64_t>> find_sample_shape(const ExportedProgram& progr
                     std::ranges::equal(given, shape, [](auto one, auto other) { return other == -1 || one == other; });
   if (fits) return given;
   std::string expected;
-  for (const std::int64_t size : shape) expected += (expected.empty() ? "" : "x") + (size < 0 ? "?" : std::to_string(size));
-  return fail(ErrorCode::kInvalidInput,
-              "model.input_shape: samples are {}, but the network in '{}' was exported for {}; accepted: that shape, or "
-              "the network exported anew with --input",
-              format_shape(given), path.string(), expected.empty() ? "single numbers" : expected);
+  for (const std::int64_t size : shape)
+    expected += (expected.empty() ? "" : "x") + (size < 0 ? "?" : std::to_string(size));
+  return fail(
+      ErrorCode::kInvalidInput,
+      "model.input_shape: samples are {}, but the network in '{}' was exported for {}; accepted: that shape, or "
+      "the network exported anew with --input",
+      format_shape(given), path.string(), expected.empty() ? "single numbers" : expected);
 }
 
 }  // namespace
@@ -400,11 +409,10 @@ Result<std::unique_ptr<Network>> load_exported_network(const std::filesystem::pa
                                                        std::vector<std::int64_t> sample_shape) {
   MOTLEY_ASSIGN(ExportedProgram program, read_exported_program(path));
   MOTLEY_ASSIGN(sample_shape, find_sample_shape(program, path, std::move(sample_shape)));
-  return catch_torch(ErrorCode::kInvalidInput, fmt::format("model.path: '{}'", path.string()),
-                     [&]() -> std::unique_ptr<Network> {
-                       return std::make_unique<ExportedNetwork>(path.filename().string(), std::move(sample_shape),
-                                                                std::move(program));
-                     });
+  return catch_torch(
+      ErrorCode::kInvalidInput, fmt::format("model.path: '{}'", path.string()), [&]() -> std::unique_ptr<Network> {
+        return std::make_unique<ExportedNetwork>(path.filename().string(), std::move(sample_shape), std::move(program));
+      });
 }
 
 }  // namespace motley::nn

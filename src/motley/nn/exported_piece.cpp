@@ -43,7 +43,8 @@ ExportedFlow::ExportedFlow(const ExportedProgram& program)
     held_[static_cast<std::size_t>(program.tensors[i].value)] = static_cast<int>(i);
   }
   for (std::size_t i = 0; i < program.nodes.size(); ++i) {
-    for_each_output(program.nodes[i], [&](int value) { makers_[static_cast<std::size_t>(value)] = static_cast<int>(i); });
+    for_each_output(program.nodes[i],
+                    [&](int value) { makers_[static_cast<std::size_t>(value)] = static_cast<int>(i); });
   }
   find_roots();
   find_free();
@@ -145,7 +146,9 @@ ExportedPiece::ExportedPiece(std::shared_ptr<const ExportedProgram> program, con
   std::map<int, std::size_t> last_use;
   for (const std::size_t number : steps) {
     const ExportedNode& node = program_->nodes[number];
-    const bool updates_held = std::ranges::any_of(node.written, [&](int value) { return flow.is_held(flow.root(value)); });
+    const bool updates_held =
+        std::ranges::any_of(node.written, [&](int value) { return flow.is_held(flow.root(value)); }) &&
+        std::ranges::none_of(node.operands, [](const Operand& operand) { return operand.kind == Kind::kTraining; });
     for_each_operand_value(node, [&](int value) { last_use[value] = steps_.size(); });
     for_each_output(node, [&](int value) {
       last_use[value] = steps_.size();
@@ -230,7 +233,8 @@ void ExportedPiece::run_step(const Step& step, const ExportedState& state, std::
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const std::vector<int>& values = node.outputs[i];
     if (!node.is_list[i]) {
-      if (values.front() >= 0) slots[static_cast<std::size_t>(slots_[static_cast<std::size_t>(values.front())])] = stack[i];
+      if (values.front() >= 0)
+        slots[static_cast<std::size_t>(slots_[static_cast<std::size_t>(values.front())])] = stack[i];
       continue;
     }
     const auto list = stack[i].toTensorVector();

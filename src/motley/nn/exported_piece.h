@@ -62,8 +62,8 @@ class ExportedPiece {
  private:
   struct Step {
     const ExportedNode* node;
-    bool updates_held;             // writes into a buffer, which only training does
-    std::vector<int> released;     // values that no later step reads
+    bool updates_held;          // writes into a buffer, which only training does
+    std::vector<int> released;  // values that no later step reads
   };
   void run_step(const Step& step, const ExportedState& state, std::vector<c10::IValue>& slots) const;
   c10::IValue resolve(const Operand& operand, const ExportedState& state, const std::vector<c10::IValue>& slots) const;

@@ -21,9 +21,9 @@ using Json = nlohmann::json;
 using c10::IValue;
 using Kind = Operand::Kind;
 
-constexpr int kFormat = 8;         // the major version of torch.export's format
-constexpr int kDepthLimit = 200;   // of a graph's JSON, which nests the graphs of torch.no_grad()
-constexpr int kStrided = 7;        // the format's number for tensors without a special layout
+constexpr int kFormat = 8;        // the major version of torch.export's format
+constexpr int kDepthLimit = 200;  // of a graph's JSON, which nests the graphs of torch.no_grad()
+constexpr int kStrided = 7;       // the format's number for tensors without a special layout
 constexpr std::int64_t kMaxDims = 64;
 
 // What stops the reading; its text goes on from "model.path: '<file>' ".
@@ -40,9 +40,9 @@ template <class... Args>
 
 torch::Dtype read_dtype(const Json& json) {
   static const std::map<int, torch::Dtype> kTypes = {
-      {1, torch::kUInt8},          {2, torch::kInt8},      {3, torch::kInt16},         {4, torch::kInt32},
-      {5, torch::kInt64},          {6, torch::kFloat16},   {7, torch::kFloat32},       {8, torch::kFloat64},
-      {9, torch::kComplexHalf},    {10, torch::kComplexFloat}, {11, torch::kComplexDouble}, {12, torch::kBool},
+      {1, torch::kUInt8},       {2, torch::kInt8},          {3, torch::kInt16},          {4, torch::kInt32},
+      {5, torch::kInt64},       {6, torch::kFloat16},       {7, torch::kFloat32},        {8, torch::kFloat64},
+      {9, torch::kComplexHalf}, {10, torch::kComplexFloat}, {11, torch::kComplexDouble}, {12, torch::kBool},
       {13, torch::kBFloat16}};
   const auto found = kTypes.find(json.get<int>());
   if (found == kTypes.end()) refuse("has tensors of type {}, which cannot be run here", json.get<int>());
@@ -74,9 +74,23 @@ double read_real(const Json& json) {
   refuse("has '{}' for a number", word);
 }
 
+bool is_number(const std::string& size) {
+  return size.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// A number as text, or an expression.
 std::string read_size(const Json& json) {
-  return json.contains("as_int") ? std::to_string(json.at("as_int").get<std::int64_t>())
-                                 : json.at("as_expr").at("expr_str").get<std::string>();
+  if (json.contains("as_int")) return std::to_string(json.at("as_int").get<std::int64_t>());
+  std::string expression = json.at("as_expr").at("expr_str");
+  if (is_number(expression)) refuse("is damaged: a size is '{}'", expression);
+  return expression;
+}
+
+// What an object of one field, which says the kind of its value, has.
+std::pair<std::string, const Json&> read_union(const Json& json) {
+  if (!json.is_object() || json.size() != 1)
+    refuse("is damaged: {} is no value of one kind", json.dump().substr(0, 80));
+  return {json.begin().key(), json.begin().value()};
 }
 
 // --- arithmetic on sizes
@@ -127,14 +141,12 @@ const std::map<std::string, Arithmetic>& arithmetic() {
       {"_operator.floordiv", of_two<floor_divide, [](double a, double b) { return std::floor(a / b); }>},
       {"_operator.mod", of_two<[](std::int64_t a, std::int64_t b) { return a - b * floor_divide(a, b); },
                                [](double a, double b) { return a - b * std::floor(a / b); }>},
-      {"_operator.truediv", of_two<[](std::int64_t a, std::int64_t b) {
-                                     return static_cast<double>(a) / static_cast<double>(b);
-                                   },
-                                   [](double a, double b) { return a / b; }>},
+      {"_operator.truediv",
+       of_two<[](std::int64_t a, std::int64_t b) { return static_cast<double>(a) / static_cast<double>(b); },
+              [](double a, double b) { return a / b; }>},
       {"_operator.pow", of_two<[](std::int64_t a, std::int64_t b) {
-                                 return static_cast<std::int64_t>(
-                                     std::llround(std::pow(static_cast<double>(a), static_cast<double>(b))));
-                               },
+         return static_cast<std::int64_t>(std::llround(std::pow(static_cast<double>(a), static_cast<double>(b))));
+       },
                                [](double a, double b) { return std::pow(a, b); }>},
       {"_operator.eq", of_two<[](auto a, auto b) { return a == b; }>},
       {"_operator.ne", of_two<[](auto a, auto b) { return a != b; }>},
@@ -146,7 +158,8 @@ const std::map<std::string, Arithmetic>& arithmetic() {
                                 [](double a, double b) { return a != 0 && b != 0; }>},
       {"_operator.or_", of_two<[](std::int64_t a, std::int64_t b) { return a != 0 || b != 0; },
                                [](double a, double b) { return a != 0 || b != 0; }>},
-      {"_operator.neg", of_one<[](const IValue& a) { return a.isDouble() ? IValue(-a.toDouble()) : IValue(-as_integer(a)); }>},
+      {"_operator.neg",
+       of_one<[](const IValue& a) { return a.isDouble() ? IValue(-a.toDouble()) : IValue(-as_integer(a)); }>},
       {"math.floor", of_one<[](const IValue& a) { return static_cast<std::int64_t>(std::floor(as_real(a))); }>},
       {"math.ceil", of_one<[](const IValue& a) { return static_cast<std::int64_t>(std::ceil(as_real(a))); }>},
       {"math.trunc", of_one<[](const IValue& a) { return static_cast<std::int64_t>(std::trunc(as_real(a))); }>},
@@ -201,7 +214,8 @@ class Archive {
 // The one model of the archive, by name; what other files are is said by name, too.
 std::string find_model(Archive& archive) {
   const auto is_under = [&](std::string_view folder) {
-    return std::ranges::any_of(archive.records(), [&](const std::string& record) { return record.starts_with(folder); });
+    return std::ranges::any_of(archive.records(),
+                               [&](const std::string& record) { return record.starts_with(folder); });
   };
   if (!archive.has("archive_format")) {
     if (is_under("code/")) {
@@ -218,7 +232,8 @@ std::string find_model(Archive& archive) {
   }
   std::vector<std::string> models;
   for (const std::string& record : archive.records()) {
-    if (record.starts_with("models/") && record.ends_with(".json")) models.push_back(record.substr(7, record.size() - 12));
+    if (record.starts_with("models/") && record.ends_with(".json"))
+      models.push_back(record.substr(7, record.size() - 12));
   }
   if (models.empty()) refuse("holds no exported program (what AOTInductor compiled cannot be trained)");
   if (models.size() > 1) refuse("holds {} models; accepted: one", models.size());
@@ -230,7 +245,8 @@ std::string find_model(Archive& archive) {
 // Those that a config names, each once for all names of it.
 class TensorFolder {
  public:
-  TensorFolder(Archive& archive, std::string folder, const std::string& config) : archive_(archive), folder_(std::move(folder)) {
+  TensorFolder(Archive& archive, std::string folder, const std::string& config)
+      : archive_(archive), folder_(std::move(folder)) {
     if (archive.has(folder_ + config)) config_ = archive.json(folder_ + config).at("config");
   }
 
@@ -277,9 +293,11 @@ class TensorFolder {
                              : storages_.find(record);
     const auto bytes = static_cast<__int128>(storage->second.nbytes());
     __int128 last = offset;
-    for (std::size_t i = 0; i < sizes.size(); ++i) last += static_cast<__int128>(sizes[i] - 1) * strides[i];
     const auto width = static_cast<std::int64_t>(c10::elementSize(dtype));
-    if ((last + 1) * width > bytes) refuse("is damaged: '{}' is longer than its record '{}'", name, record);
+    for (std::size_t i = 0; i <= sizes.size(); ++i) {
+      if ((last + 1) * width > bytes) refuse("is damaged: '{}' is longer than its record '{}'", name, record);
+      if (i < sizes.size()) last += static_cast<__int128>(sizes[i] - 1) * strides[i];
+    }
     const torch::Tensor whole = torch::empty({0}, options).set_(storage->second, offset, sizes, strides);
     // A part of a record gets memory of its own: it is trained by itself.
     return whole.is_contiguous() && whole.numel() * width == bytes ? whole : whole.clone();
@@ -289,7 +307,8 @@ class TensorFolder {
   std::string folder_;
   Json config_ = Json::object();
   std::map<std::string, c10::Storage> storages_;
-  std::map<std::tuple<std::string, int, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>>, torch::Tensor>
+  std::map<std::tuple<std::string, int, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>>,
+           torch::Tensor>
       tensors_;
 };
 
@@ -311,7 +330,8 @@ std::vector<ModuleCall> read_modules(const std::string& text) {
     if (first == std::string::npos || second == std::string::npos) continue;
     ModuleCall module{entry.substr(0, first), entry.substr(first + 1, second - first - 1),
                       short_type(entry.substr(second + 1))};
-    if (!module.path.empty() && !module.path.starts_with("_empty_nn_module_stack")) modules.push_back(std::move(module));
+    if (!module.path.empty() && !module.path.starts_with("_empty_nn_module_stack"))
+      modules.push_back(std::move(module));
   }
   return modules;
 }
@@ -421,7 +441,7 @@ class GraphReader {
         return found->contains("name") ? found->at("name") : found->at("as_name");
       }
     }
-    refuse("has a graph that takes or returns a {}", argument.empty() ? "nothing" : argument.begin().key());
+    refuse("has a graph that takes or returns a {}", read_union(argument).first);
   }
 
   void read_node(const Json& graph, const Json& json, const std::string& target, Names& names, bool without_gradients) {
@@ -458,7 +478,8 @@ class GraphReader {
     for (const Json& input : json.at("inputs")) {
       const std::string name = input.at("name");
       const auto found = std::ranges::find(arguments, name, &c10::Argument::name);
-      if (found == arguments.end()) refuse("gives '{}'{} an argument '{}', which it has not here", target, place(json), name);
+      if (found == arguments.end())
+        refuse("gives '{}'{} an argument '{}', which it has not here", target, place(json), name);
       given[static_cast<std::size_t>(found - arguments.begin())] = &input.at("arg");
     }
     for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -506,7 +527,9 @@ class GraphReader {
   }
 
   static Operand read_list(const std::string& kind, const Json& list, const Names& names) {
-    Operand operand{kind == "as_tensors" ? Kind::kTensors : kind == "as_sym_ints" ? Kind::kInts : Kind::kOptionalTensors};
+    Operand operand{kind == "as_tensors"    ? Kind::kTensors
+                    : kind == "as_sym_ints" ? Kind::kInts
+                                            : Kind::kOptionalTensors};
     for (const Json& element : list) {
       operand.ints.push_back(0);
       if (kind == "as_tensors") {
@@ -525,13 +548,12 @@ class GraphReader {
   }
 
   Operand read_operand(const Json& json, const c10::Argument* argument, const Names& names, const std::string& target) {
-    if (!json.is_object() || json.size() != 1) refuse("is damaged: an argument of '{}'", target);
-    const std::string kind = json.begin().key();
-    const Json& value = json.begin().value();
+    const auto& [kind, value] = read_union(json);
     const auto of = [&](const IValue& constant) { return of_constant(constant, argument); };
     if (kind == "as_none") return {};
     if (kind == "as_tensor") return {Kind::kValue, {}, {find_value(names, value.at("name"))}};
-    if (kind == "as_tensors" || kind == "as_optional_tensors" || kind == "as_sym_ints") return read_list(kind, value, names);
+    if (kind == "as_tensors" || kind == "as_optional_tensors" || kind == "as_sym_ints")
+      return read_list(kind, value, names);
     if (kind == "as_optional_tensor") {
       if (value.contains("as_none")) return {};
       return {Kind::kValue, {}, {find_value(names, value.at("as_tensor").at("name"))}};
@@ -587,7 +609,8 @@ class GraphReader {
     }
     if (!node.op) return;
     const auto& returns = node.op->schema().returns();
-    if (node.outputs.size() > returns.size()) refuse("is damaged: '{}' returns {} values", node.word, node.outputs.size());
+    if (node.outputs.size() > returns.size())
+      refuse("is damaged: '{}' returns {} values", node.word, node.outputs.size());
     // A result is a view of, or the same as, each argument with the same mark in the schema.
     const auto& arguments = node.op->schema().arguments();
     for (std::size_t r = 0; r < node.outputs.size(); ++r) {
@@ -603,6 +626,20 @@ class GraphReader {
         }
       }
     }
+    name_written_tensor(node, names);
+  }
+
+  // What writes into a held tensor returns that: who reads the result reads the tensor, which is there at all times.
+  void name_written_tensor(ExportedNode& node, Names& names) const {
+    if (node.written.size() != 1 || node.outputs.size() != 1 || node.views.size() != 1) return;
+    const auto [result, written] = node.views.front();
+    if (written != node.written.front() ||
+        std::ranges::find(program_.tensors, written, &HeldTensor::value) == program_.tensors.end()) {
+      return;
+    }
+    names[program_.values[static_cast<std::size_t>(result)].name] = written;
+    node.outputs = {{-1}};
+    node.views.clear();
   }
 
   // A module in training mode records that as plain arguments: here they become what the network does at the time.
@@ -610,7 +647,8 @@ class GraphReader {
     const auto& arguments = node.op->schema().arguments();
     const auto is_given = [&](const char* name) {
       const auto found = std::ranges::find(arguments, name, &c10::Argument::name);
-      return found == arguments.end() || node.operands[static_cast<std::size_t>(found - arguments.begin())].kind == Kind::kValue;
+      return found == arguments.end() ||
+             node.operands[static_cast<std::size_t>(found - arguments.begin())].kind == Kind::kValue;
     };
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       Operand& operand = node.operands[i];
@@ -684,10 +722,11 @@ class ProgramReader {
     program_.dtype = find_dtype(program_);
     if (program_.inputs.empty()) refuse("takes no input");
     const ExportedValue& first = program_.values[static_cast<std::size_t>(program_.inputs.front())];
-    if (first.sizes.empty() || first.sizes.front().find_first_not_of("0123456789") == std::string::npos) {
-      refuse("was exported for batches of {} only; export it with dynamic_shapes that leave the first dimension of '{}' "
-             "free, as motley export does",
-             first.sizes.empty() ? "one value" : first.sizes.front() + " samples", first.name);
+    if (first.sizes.empty() || is_number(first.sizes.front())) {
+      refuse(
+          "was exported for batches of {} only; export it with dynamic_shapes that leave the first dimension of '{}' "
+          "free, as motley export does",
+          first.sizes.empty() ? "one value" : first.sizes.front() + " samples", first.name);
     }
     program_.batch = first.sizes.front();
     reader_.read_nodes(graph, names_, /*without_gradients=*/false);
@@ -700,8 +739,7 @@ class ProgramReader {
 
  private:
   void read_input(const Json& graph, const Json& spec) {
-    const std::string kind = spec.begin().key();
-    const Json& about = spec.begin().value();
+    const auto& [kind, about] = read_union(spec);
     if (kind == "user_input") {
       if (!about.at("arg").contains("as_tensor")) refuse("takes an input that is no tensor");
       program_.inputs.push_back(reader_.add_value(graph, names_, about.at("arg").at("as_tensor").at("name")));
@@ -722,8 +760,7 @@ class ProgramReader {
   }
 
   void read_output(const Json& spec) {
-    const std::string kind = spec.begin().key();
-    const Json& about = spec.begin().value();
+    const auto& [kind, about] = read_union(spec);
     if (kind == "user_output") {
       if (!about.at("arg").contains("as_tensor")) refuse("returns something that is no tensor; accepted: tensors");
       program_.outputs.push_back(GraphReader::find_value(names_, about.at("arg").at("as_tensor").at("name")));

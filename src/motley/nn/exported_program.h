@@ -1,6 +1,6 @@
 // A network as torch.export writes it: a graph of operators with their schemas, and the tensors that it starts from.
-// What is in a .pt2 file becomes values with numbers and nodes that read and make them, checked so that running it needs
-// no names.
+// What is in a .pt2 file becomes values with numbers and nodes that read and make them, checked so that running it
+// needs no names.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,17 +19,17 @@ namespace motley::nn {
 // What one argument of a node is when the node runs.
 struct Operand {
   enum class Kind {
-    kConstant,          // `constant`
-    kValue,             // the value values[0]
-    kWrapped,           // the same, a number that the operator takes as a tensor
-    kTensors,           // a list of values
-    kOptionalTensors,   // the same, where -1 is no tensor
-    kInts,              // a list of integers: of each the value, or, where that is -1, the number
-    kTraining,          // whether the network trains
-    kShareInTraining,   // `constant` while the network trains, else 0
-    kDtype,             // the network's type
-    kDevice,            // the network's device
-    kCudnn              // whether cuDNN is used
+    kConstant,         // `constant`
+    kValue,            // the value values[0]
+    kWrapped,          // the same, a number that the operator takes as a tensor
+    kTensors,          // a list of values
+    kOptionalTensors,  // the same, where -1 is no tensor
+    kInts,             // a list of integers: of each the value, or, where that is -1, the number
+    kTraining,         // whether the network trains
+    kShareInTraining,  // `constant` while the network trains, else 0
+    kDtype,            // the network's type
+    kDevice,           // the network's device
+    kCudnn             // whether cuDNN is used
   };
   Kind kind = Kind::kConstant;
   c10::IValue constant = {};
@@ -70,9 +70,9 @@ struct ExportedValue {
 struct HeldTensor {
   int value = -1;
   std::string name;
-  torch::Tensor tensor;      // one for all names of a tensor that has several
+  torch::Tensor tensor;  // one for all names of a tensor that has several
   bool is_trained = false;
-  bool is_kept = false;      // part of the state that checkpoints have
+  bool is_kept = false;  // part of the state that checkpoints have
 };
 
 struct ExportedProgram {

@@ -39,11 +39,11 @@ Status check_ctr_model(const NetworkSpec& spec);
 Layers ctr_layers(const NetworkSpec& spec);
 
 // A network from a .pt2 file of torch.export: any Python torch.nn.Module, once `motley export` has written it. Loads it
-// on the CPU. `sample_shape` may be empty: then it is the file's, where that fixes all of it, and unknown otherwise. Its
-// forward takes the stage's inputs as tensors; ids may be of any type. It does in training and in evaluation what the
-// module does, as far as that is a matter of the operators' own settings (dropout, batch normalisation); buffers change
-// in training only. Numbers that were made or cast in the type of the file's weights are of the network's type, and all
-// tensors are on its device. Its chain is empty where forward takes several inputs or has no place to be cut.
+// on the CPU. `sample_shape` may be empty: then it is the file's, where that fixes all of it, and unknown otherwise.
+// Its forward takes the stage's inputs as tensors; ids may be of any type. It does in training and in evaluation what
+// the module does, as far as that is a matter of the operators' own settings (dropout, batch normalisation); buffers
+// change in training only. Numbers that were made or cast in the type of the file's weights are of the network's type,
+// and all tensors are on its device. Its chain is empty where forward takes several inputs or has no place to be cut.
 Result<std::unique_ptr<Network>> load_exported_network(const std::filesystem::path& path,
                                                        std::vector<std::int64_t> sample_shape);
 

@@ -7,10 +7,11 @@ namespace {
 using enum OptionKind;
 
 const OptionTable<ModelSpec> kModelOptions = {
-    {choice("name", "network",
-            {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "exported", "synthetic"},
-            {{"imitation", "synthetic"},
-             {"torchscript", "exported, whose .pt2 file motley export FILE.py:NAME writes"}}),
+    {choice(
+         "name", "network",
+         {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "exported",
+          "synthetic"},
+         {{"imitation", "synthetic"}, {"torchscript", "exported, whose .pt2 file motley export FILE.py:NAME writes"}}),
      &ModelSpec::name},
     {{"path", kPath,
       ".pt2 file of model.name exported (motley export writes it), or the profile of model.name synthetic"},

@@ -1,0 +1,147 @@
+"""motley export: what it writes trains, resumes and pipelines like any network; what it cannot write it says."""
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import torch
+from harness import BINARY, Scenario
+
+from motley import _export
+
+MODELS = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, hidden=8):
+        super().__init__()
+        self.fc1 = nn.Linear(12, hidden)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.drop = nn.Dropout(0.5)
+        self.fc2 = nn.Linear(hidden, 4)
+    def forward(self, x):
+        return self.fc2(self.drop(torch.relu(self.norm(self.fc1(x.flatten(1))))))
+class Untyped(Net):
+    def forward(self, x, *more):
+        return super().forward(x)
+class Branches(Net):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else super().forward(-x)
+class Evaluates(Net):
+    def forward(self, x):
+        return super().forward(x) * (1 if self.training else 2)
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token, self.linear = nn.Embedding(30, 4), nn.Linear(12, 4)
+    def forward(self, x, ids):
+        return self.linear(x) + self.token(ids).sum(1)
+net = Net(5)
+number = 3
+def gpt2():
+    import transformers
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=256, n_positions=16, n_embd=16, n_layer=2, n_head=2))
+"""
+
+
+class ExportCase(Scenario):
+    """A folder with the models and the commands."""
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "model.py").write_text(MODELS)
+
+    def export(self, *words, expect=0):
+        """By the package's command; what it said."""
+        done = subprocess.run([sys.executable, "-m", "motley", "export", *words], cwd=self.folder, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=120)
+        self.assertEqual(done.returncode, expect, done.stdout)
+        return done.stdout
+
+
+class Exporting(ExportCase):
+    def test_a_module_trains_and_resumes_bitwise(self):
+        said = self.export("model.py:Net", "--input", "12", "--arguments", '{"hidden": 16}', "--output", "out/net.pt2")
+        self.assertIn("wrote out/net.pt2 (308 parameters, 4 outputs) and out/job.yaml", said)
+        self.assertIn("input_shape: [12]\n  outputs: 4", (self.folder / "out/job.yaml").read_text())
+        flags = ("--model.name", "exported", "--model.hidden-sizes", "", "--model.path", self.folder / "out/net.pt2")
+        self.train("whole", *flags, "--steps", 12)
+        self.train("parts", *flags, "--steps", 5)
+        self.train("parts", *flags, "--steps", 12, "--resume")
+        whole, parts = self.weights("whole"), self.weights("parts")
+        self.assertIn("norm.running_mean", whole)
+        self.assertEqual(whole.keys(), parts.keys())
+        for name, values in whole.items():
+            self.assertEqual(values.tobytes(), parts[name].tobytes(), name)
+        shown = self.train("two", *flags, "--steps", 4, "--workers", 2)
+        self.assertIn("step 4", shown)
+
+    def test_the_program_asks_python(self):
+        environment = {**os.environ, "MOTLEY_PYTHON": sys.executable}
+        words = [BINARY, "export", "model.py:net", "--input", "12", "--output", "out/model.pt2"]
+        done = subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((self.folder / "out/model.pt2").exists())
+        done = subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("'out/model.pt2' exists; --force replaces it", done.stderr)
+        done = subprocess.run(words, cwd=self.folder, env={**os.environ, "MOTLEY_PYTHON": "/bin/false"}, capture_output=True, text=True,
+                              timeout=120)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("export: no Python with the package motley: /bin/false does not have it; accepted: MOTLEY_PYTHON=", done.stderr)
+
+    def test_a_model_of_transformers_trains_on_a_text(self):
+        try:
+            import transformers  # noqa: F401
+        except ImportError:
+            self.skipTest("no Python package transformers")
+        self.export("model.py:gpt2", "--input", "16:int64:256", "--output", "gpt2/model.pt2")
+        (self.folder / "text.txt").write_text("a row of words, " * 200)
+        self.job = self.folder / "gpt2/job.yaml"
+        self.train("run", "--data.train", self.folder / "text.txt", "--steps", 3)
+        names = self.weights("run").keys()
+        self.assertIn("transformer.wte.weight", names)
+        self.assertNotIn("lm_head.weight", names)
+
+
+class ExportRefusals(unittest.TestCase):
+    """In this process, which imports PyTorch once."""
+
+    def setUp(self):
+        import tempfile
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(folder.name)
+        Path("model.py").write_text(MODELS)
+
+    def refuse(self, words, text):
+        with self.subTest(words):
+            with self.assertLogs("motley.export") as logs:
+                self.assertEqual(_export.main(words), 2)
+            self.assertIn(text, logs.output[-1])
+            self.assertEqual(list(Path().glob("*.pt2")), [])
+
+    def test_what_is_wrong_is_said(self):
+        self.refuse(["model.py"], "FILE.py:NAME")
+        self.refuse(["none.py:Net"], "no file")
+        self.refuse(["model.py:Nex"], "modules in it: Net")
+        self.refuse(["model.py:number"], "is a int; accepted: a torch.nn.Module")
+        self.refuse(["model.py:Net", "--input", "5,5"], "--input")
+        self.refuse(["model.py:Net", "--input", "5,x"], "list of sizes")
+        self.refuse(["model.py:Net", "--input", "5:int8"], "has the type 'int8'; accepted: float32, int64, int32")
+        self.refuse(["model.py:Net", "--input", "5:float32:3"], "SIZES:TYPE:BOUND with integers")
+        self.refuse(["model.py:Net", "--input", "12", "--arguments", "3"], "object of names")
+        self.refuse(["model.py:net", "--input", "12", "--arguments", '{"hidden": 3}'], "is an instance and takes none")
+        self.refuse(["model.py:Net", "--input", "12", "--output", "net.pt"], "must end in .pt2")
+        self.refuse(["model.py:Branches", "--input", "12"], "torch.export cannot record the module")
+        self.refuse(["model.py:Evaluates", "--input", "12"], "computes something else in evaluation")
+
+    def test_inputs_and_arguments_of_any_number(self):
+        for words in (["model.py:Untyped", "--input", "12"], ["model.py:Two", "--input", "12", "--input", "3:int64:30"]):
+            with self.subTest(words):
+                self.assertEqual(_export.main([*words, "--output", "made.pt2", "--force"]), 0)
+                program = torch.export.load("made.pt2")
+                taken = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+                self.assertEqual(len(taken), words.count("--input"))
