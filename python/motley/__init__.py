@@ -11,7 +11,7 @@ and each batch is split among the ranks by their measured speed, while gradients
 
 Planning needs no training script::
 
-    profile = motley.estimate("vgg16", "cluster.yaml")
+    profile = motley.profile(model, example_inputs)         # or motley.estimate("vgg16", "cluster.yaml")
     print(motley.plan(profile, "cluster.yaml", global_batch_size=256))
 """
 
@@ -43,7 +43,9 @@ _motley.set_own_program([sys.executable, "-m", "motley"], os.path.dirname(__file
 from . import _backend, nn, optim  # noqa: F401
 from ._launch import LaunchError, launch
 from ._loader import DataLoader, Mean
+from ._pipeline import Pipeline, pipeline
 from ._planning import estimate, plan, schedule, simulate
+from ._profile import profile
 from ._results import Plan, Profile, Schedule, Simulation
 from ._run_step import run_step
 from ._weighting import weight_gradients
@@ -51,5 +53,5 @@ from ._weighting import weight_gradients
 motley_backend.register()
 
 __version__: str = _motley.version
-__all__ = ["DataLoader", "LaunchError", "Mean", "Plan", "Profile", "Schedule", "Simulation", "estimate", "launch", "nn", "optim", "plan",
-           "run_step", "schedule", "simulate", "weight_gradients"]
+__all__ = ["DataLoader", "LaunchError", "Mean", "Pipeline", "Plan", "Profile", "Schedule", "Simulation", "estimate", "launch", "nn",
+           "optim", "pipeline", "plan", "profile", "run_step", "schedule", "simulate", "weight_gradients"]

@@ -67,6 +67,18 @@ def simulate(plan: str, keywords: _Keywords, documents: _Documents) -> dict[str,
 def schedule(trace: str, keywords: _Keywords, documents: _Documents) -> dict[str, str]:
     """``json``, ``text``, ``page``, ``csv``."""
 
+def read_plan(plan: str, documents: _Documents) -> str:
+    """A plan, checked, as its file has it."""
+
+def format_profile(text: str) -> str:
+    """A profile, checked, as its file has it."""
+
+def describe_machine() -> tuple[str, float]:
+    """The processor's name, and the bytes of memory that this process may use."""
+
+def measure_loopback() -> tuple[float, float]:
+    """Bytes per second of a TCP connection over loopback, each way, and its latency in seconds (src/motley/net/link_speed.h)."""
+
 def write_report(run: str) -> None:
     """Writes the page of a run directory, report.html, into it."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 _PAGE_HEIGHT = 720  # pixels of a page in a notebook
+_MOST_LINES = 60  # of a table in text
 
 Self = TypeVar("Self", bound="Result")
 
@@ -35,7 +36,7 @@ class Result:
 
     Attributes:
         json: the file that the command writes.
-        text: what the command prints; the JSON where it was read from a file.
+        text: what the command prints; empty where it was read from a file, which is then shown by its JSON, or a profile by a table.
         page: the page of ``--html``; empty where there is none.
     """
 
@@ -118,6 +119,26 @@ class Profile(Result):
                              "parameters": layer.get("parameters", 0), "activation_bytes": layer.get("activation_bytes", 0),
                              "batch_size": batch, **{f"{way}_seconds": _seconds(time, way, batch) for way in ("forward", "backward")}})
         return rows
+
+    def __str__(self) -> str:
+        data, rows = self.data, self.rows()
+        types = [device["type"] for device in data["devices"]]
+        count = len(data["graph"]["layers"])
+        lines = [["layer", "kind", "parameters", "output KB", *(f"{kind} ms" for kind in types)]]
+        for number, row in enumerate(rows[:min(count, _MOST_LINES)]):
+            times = [rows[number + count * place] for place in range(len(types))]
+            lines.append([row["layer"], row["kind"], f"{row['parameters']:,.0f}", f"{row['activation_bytes'] / 1e3:,.1f}",
+                          *(f"{1e3 * time['forward_seconds']:.3g} + {1e3 * time['backward_seconds']:.3g}" for time in times)])
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        text = [f"{self.model}: {count} layers, forward + backward of a batch of {data['batch_size']:.0f}"]
+        text += ["  ".join(cell.ljust(width) if place < 2 else cell.rjust(width) for place, (cell, width) in enumerate(zip(line, widths)))
+                 for line in lines]
+        if count > _MOST_LINES:
+            text.append(f"... and {count - _MOST_LINES} more")
+        if source := data["graph"].get("source"):
+            text.append(f"sizes: {source}")
+        text += [f"{device['type']}: {device['origin']}, {device['rule']}" for device in data["devices"]]
+        return "\n".join(text)
 
     def _summary(self) -> dict[str, Any]:
         data = self.data

@@ -6,14 +6,19 @@
 #include <chrono>
 #include <future>
 #include <map>
+#include <tuple>
 #include <variant>
 
+#include "motley/app/documents.h"
 #include "motley/app/replay_trace.h"
 #include "motley/app/simulate_plan.h"
 #include "motley/app/train/find_plan.h"
 #include "motley/base/os/signals.h"
 #include "motley/bind/parts.h"
+#include "motley/cluster/machine.h"
 #include "motley/model/profile.h"
+#include "motley/net/link_speed.h"
+#include "motley/planning/plan/plan.h"
 #include "motley/report/plan_view.h"
 #include "motley/report/report.h"
 #include "motley/report/schedule_page.h"
@@ -156,6 +161,29 @@ Texts schedule(const std::string& trace, const Keywords& keywords, const app::Do
   });
 }
 
+// What a document of this name, or a file, has, as its file would have it. Errors: it is refused.
+std::string read_plan(const std::string& plan, const app::Documents& documents) {
+  return planning::to_json(
+      value_or_raise(app::read_document(documents, plan, planning::parse_plan, planning::read_plan)));
+}
+
+std::string format_profile(const std::string& text) {
+  return model::to_json(value_or_raise(model::parse_profile(text, "profile")));
+}
+
+std::tuple<std::string, double> describe_machine() {
+  const cluster::Machine machine = cluster::detect_machine();
+  return {machine.processor, machine.memory_bytes};
+}
+
+std::tuple<double, double> measure_loopback() {
+  const net::LinkSpeed speed = value_or_raise([] {
+    const py::gil_scoped_release released;
+    return net::measure_loopback();
+  }());
+  return {speed.bytes_per_second, speed.latency_seconds};
+}
+
 }  // namespace
 
 void add_planning(py::module_& module) {
@@ -163,6 +191,10 @@ void add_planning(py::module_& module) {
   module.def("estimate", &estimate, py::arg("keywords"), py::arg("documents"));
   module.def("simulate", &simulate, py::arg("plan"), py::arg("keywords"), py::arg("documents"));
   module.def("schedule", &schedule, py::arg("trace"), py::arg("keywords"), py::arg("documents"));
+  module.def("read_plan", &read_plan, py::arg("plan"), py::arg("documents"));
+  module.def("format_profile", &format_profile, py::arg("text"));
+  module.def("describe_machine", &describe_machine, py::call_guard<py::gil_scoped_release>());
+  module.def("measure_loopback", &measure_loopback);
   module.def(
       "write_report", [](const std::string& run) { check(report::write_report(run)); }, py::arg("run"),
       py::call_guard<py::gil_scoped_release>());

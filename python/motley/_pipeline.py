@@ -1,0 +1,717 @@
+"""Runs a plan over a torch.nn.Module: each rank computes its stage's layers, micro-batches go through the stages in the plan's schedule,
+and the step is complete at its end, so that it computes what one process would.
+
+One runtime does for all plans: rows of a micro-batch go from the ranks that have them to those that need them, over point-to-point messages
+of a gloo group, whatever the numbers of replicas of neighbouring stages. torch.distributed.pipelining wants as many replicas in every stage
+and micro-batches of one size, so that it would have been a second runtime for some plans, with other rules for the rest.
+
+A micro-batch's loss counts by its rows, so gradients of a stage's replicas are simply added up. Row boundaries are those of the program:
+between two replicas at the fraction f of a micro-batch of n rows it is floor(f n + phase), where micro-batch i of m has the phase
+(i + 1/2) / m, so that over a step each replica has its share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.utils import _pytree as pytree
+
+from . import _motley
+from ._layers import Chain, Layer, cut
+from ._planning import Document, _named
+from ._profile import check_example
+from ._weighting import BatchNorm
+
+_FORWARD, _BACKWARD, _LOSS = range(3)
+Value = TypeVar("Value")
+LossFunction = Callable[[Any, Any], torch.Tensor]
+
+
+def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
+             example_inputs: torch.Tensor | Sequence[torch.Tensor], process_group: dist.ProcessGroup | None = None,
+             device: torch.device | str | None = None, timeout: float | None = None, name: str | None = None) -> Pipeline:
+    """This rank's part of a model that runs as a plan says; called on all ranks, which are the plan's stages one after the other, each
+    with its replicas in their order.
+
+    The model is cut as :func:`profile` cuts it, and is in training mode from now on. This rank keeps the parameters of its stage's layers
+    on its device; all others go to the device "meta", so that the model can no longer be used by itself.
+
+    Args:
+        model: the whole model. A stage's parameters and buffers become those of its first replica.
+        plan: ``motley.plan`` of a profile of this model: a path, a dict or a result.
+        loss_fn: of outputs and targets of some rows: the mean over them.
+        example_inputs: what forward gets, with a row a sample, on the model's device; samples of a step have the same shapes.
+        process_group: its ranks run the plan; by default all. Without torch.distributed the plan must have one device.
+        device: of this rank; by default the model's.
+        timeout: seconds that any wait for other ranks may take; by default the process group's.
+        name: of the model in messages; by default its class.
+
+    Raises:
+        ValueError: an argument that is refused, a plan of another model or for another number of ranks, and a parameter that several
+            stages read; says what is accepted.
+        RuntimeError: another rank failed meanwhile.
+    """
+    inputs = check_example(model, example_inputs)
+    if not callable(loss_fn):
+        raise ValueError(f"loss_fn: a {type(loss_fn).__name__}; accepted: a function of outputs and targets")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        raise ValueError(f"timeout: {timeout!r}; accepted: seconds, a number above 0")
+    documents: dict[str, str] = {}
+    read = json.loads(_motley.read_plan(_named("plan", plan, documents), documents))
+    layout = _Layout(read)
+    links = _Links(process_group, timeout)
+    if layout.ranks != links.count:
+        raise ValueError(f"plan: it has {layout.ranks} device{'s' if layout.ranks > 1 else ''}, and the number of ranks is {links.count}; "
+                         "accepted: a rank for each device of the plan, stage by stage")
+
+    def prepare() -> tuple[Chain, list[list[Layer]]]:
+        chain = cut(model.train(), inputs, name or type(model).__name__)
+        stages = _find_stages(read, chain)
+        _check_shared(chain, stages)
+        return chain, stages
+
+    chain, stages = links.agree(prepare, "motley.pipeline")
+    return Pipeline(model, chain, stages, layout, links, loss_fn, inputs, torch.device(device) if device else inputs[0].device)
+
+
+def _find_stages(plan: Mapping[str, Any], chain: Chain) -> list[list[Layer]]:
+    """The layers of each stage. A plan's layer may be several of the model's, joined as ``first..last``."""
+    of_model = [layer.name for layer in chain.layers]
+    ends: dict[str, tuple[int, int]] = {}
+    begin = 0
+    for name in plan["layers"]:
+        end = next((end for end in range(begin, len(of_model))
+                    if name == (of_model[begin] if end == begin else f"{of_model[begin]}..{of_model[end]}")), None)
+        if end is None:
+            break
+        ends[name] = (begin, end + 1)
+        begin = end + 1
+    if len(ends) < len(plan["layers"]) or begin < len(of_model):
+        expected = f"'{plan['layers'][len(ends)]}'" if len(ends) < len(plan["layers"]) else "no more"
+        found = f"'{of_model[begin]}'" if begin < len(of_model) else "no more"
+        why = f" ({chain.note})" if chain.note else ""
+        raise ValueError(f"plan: it is of the model '{plan['model']}', and this is '{chain.name}': after {len(ends)} layers that are alike "
+                         f"the plan has {expected}, and the model {found}{why}; accepted: a plan of a profile of this model")
+    return [chain.layers[ends[stage["first_layer"]][0]:ends[stage["last_layer"]][1]] for stage in plan["stages"]]
+
+
+def _check_shared(chain: Chain, stages: Sequence[Sequence[Layer]]) -> None:
+    where: dict[str, int] = {}
+    for number, layers in enumerate(stages):
+        for name in itertools.chain(*(layer.tensors for layer in layers)):
+            if where.setdefault(name, number) != number:
+                sharing = "', '".join(layer.name for layer in chain.layers if name in layer.tensors)
+                raise ValueError(f"plan: layers '{sharing}' of '{chain.name}' share '{name}' and are in the stages {where[name]} and "
+                                 f"{number}; accepted: plans that have these layers in one stage")
+
+
+@dataclass(frozen=True)
+class _MicroBatch:
+    begin: int  # its first row of the step's
+    size: int
+    phase: float
+
+
+class _Layout:
+    """Which rank of a plan takes which rows; the same on every rank."""
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self.batch: int = plan["global_batch_size"]
+        self.micro_batches: int = plan["micro_batches"]
+        self.is_gpipe: bool = plan["pipeline_schedule"] == "gpipe"
+        self.recompute = [bool(stage.get("recompute", False)) for stage in plan["stages"]]
+        self.members: list[list[int]] = []  # the ranks of each stage
+        self._parts: list[tuple[float, float]] = []  # of each rank: where its part of a micro-batch begins and ends
+        rank = 0
+        for stage in plan["stages"]:
+            weights = [float(replicas.get("batch_fraction", 1)) for replicas in stage["replicas"] for _ in range(replicas.get("count", 1))]
+            total, before = sum(weights), 0.0
+            for number, weight in enumerate(weights):
+                after = before + weight
+                self._parts.append((before / total, 1.0 if number + 1 == len(weights) else after / total))
+                before = after
+            self.members.append(list(range(rank, rank + len(weights))))
+            rank += len(weights)
+        self.ranks = rank
+
+    def find_stage(self, rank: int) -> int:
+        """The stage that a rank is in."""
+        return next(number for number, ranks in enumerate(self.members) if rank in ranks)
+
+    def cut(self, batch: int) -> list[_MicroBatch]:
+        """The micro-batches of a batch, as equal as can be; fewer than the plan's where it has fewer samples."""
+        count = min(self.micro_batches, batch)
+        return [_MicroBatch(batch * i // count, batch * (i + 1) // count - batch * i // count, (i + 0.5) / count) for i in range(count)]
+
+    def rows(self, rank: int, micro_batch: _MicroBatch) -> tuple[int, int]:
+        """Where the rows of a micro-batch begin and end that a rank takes."""
+        begin, end = (math.floor(part * micro_batch.size + micro_batch.phase) for part in self._parts[rank])
+        return begin, end
+
+    def pieces(self, rank: int, stage: int, micro_batch: _MicroBatch) -> list[tuple[int, int, int]]:
+        """Of a rank's rows those that ranks of another stage have, too: (rank, begin, end), counted from its first row."""
+        begin, end = self.rows(rank, micro_batch)
+        pieces = []
+        for other in self.members[stage]:
+            low, high = self.rows(other, micro_batch)
+            low, high = max(begin, low), min(end, high)
+            if low < high:
+                pieces.append((other, low - begin, high - begin))
+        return pieces
+
+    def count_warm_up(self, stage: int, count: int) -> int:
+        """How many of a step's micro-batches a stage takes forward before the first goes back."""
+        return count if self.is_gpipe else min(count, len(self.members) - stage)
+
+    def tasks(self, stage: int, count: int) -> Iterator[tuple[bool, int]]:
+        """What a stage does in a step, as (whether it is forward, micro-batch)."""
+        warm_up = self.count_warm_up(stage, count)
+        yield from ((True, number) for number in range(warm_up))
+        for number in range(count):
+            yield False, number
+            if warm_up + number < count:
+                yield True, warm_up + number
+
+
+class _Links:
+    """Messages between the ranks of a process group, each with a deadline; tensors on a GPU go through the memory of the host."""
+
+    def __init__(self, group: dist.ProcessGroup | None, timeout: float | None) -> None:
+        self.rank, self.count = 0, 1
+        self._group: dist.ProcessGroup | None = None
+        self._timeout = timedelta(seconds=timeout) if timeout else None
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise ValueError("this process is not a rank of process_group")
+        self._global = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
+        self._parent = group
+        if self._timeout is None:
+            self._timeout = _find_timeout(group)
+        if self.count > 1:
+            self._group = self._make_group(self._global, "gloo")
+
+    def _make_group(self, ranks: list[int], backend: str | None) -> dist.ProcessGroup:
+        group: dist.ProcessGroup = dist.new_group(
+            ranks, backend=backend, timeout=self._timeout, use_local_synchronization=self._parent is not None)
+        return group
+
+    def make_stage_groups(self, members: Sequence[Sequence[int]]) -> list[dist.ProcessGroup | None]:
+        """A group of the backend of the process group for the ranks of each stage; none for one rank."""
+        backend = dist.get_backend(self._parent) if self.count > 1 else None
+        groups: list[dist.ProcessGroup | None] = []
+        for ranks in members:
+            takes_part = len(ranks) > 1 and (self._parent is None or self.rank in ranks)
+            groups.append(self._make_group([self._global[rank] for rank in ranks], backend) if takes_part else None)
+        return groups
+
+    def agree(self, work: Callable[[], Value], what: str) -> Value:
+        """What work() gives; where it fails on one rank, it fails on all. Waits for all ranks."""
+        failure: str | None = None
+        problem: Exception | None = None
+        value: Value | None = None
+        try:
+            value = work()
+        except (ValueError, RuntimeError) as found:
+            failure, problem = str(found), found
+        failures: list[Any] = [failure]
+        if self._group is not None:
+            failures = [None] * self.count
+            with _waiting(what, range(self.count)):
+                dist.all_gather_object(failures, failure, group=self._group)
+        if problem is not None:
+            raise problem
+        for rank, message in enumerate(failures):
+            if message is not None:
+                raise RuntimeError(f"{what}: rank {rank} failed: {message}")
+        return value  # type: ignore[return-value]
+
+    def send(self, rank: int, tag: int, tensor: torch.Tensor) -> tuple[dist.Work, torch.Tensor]:
+        """Begins to send; the tensor must stay until the work is waited for."""
+        tensor = tensor.contiguous()
+        work: Any = dist.isend(tensor, group=self._group, group_dst=rank, tag=tag)
+        return work, tensor
+
+    def receive(self, rank: int, tag: int, tensor: torch.Tensor) -> dist.Work:
+        """Begins to receive into a contiguous tensor."""
+        work: Any = dist.irecv(tensor, group=self._group, group_src=rank, tag=tag)
+        received: dist.Work = work
+        return received
+
+    def gather(self, value: Any, what: str) -> list[Any] | None:
+        """Every rank's value on rank 0; None elsewhere. Waits for all ranks."""
+        if self._group is None:
+            return [value]
+        values: list[Any] | None = [None] * self.count if self.rank == 0 else None
+        with _waiting(what, range(self.count)):
+            dist.gather_object(value, values, group=self._group, group_dst=0)
+        return values
+
+
+def _find_timeout(group: dist.ProcessGroup | None) -> timedelta:
+    """The process group's."""
+    backend: Any = None
+    try:
+        own: Any = group if group is not None else dist.group.WORLD
+        backend = own._get_backend(torch.device("cpu"))
+        return timedelta(seconds=backend.options._timeout.total_seconds())
+    except (AttributeError, RuntimeError):
+        return dist.default_pg_timeout
+
+
+class _waiting:
+    """Adds to a failure of a message who was waited for, and in what."""
+
+    def __init__(self, what: str, ranks: Sequence[int] | range) -> None:
+        self._what, self._ranks = what, ranks
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, problem: BaseException | None, trace: Any) -> None:
+        if isinstance(problem, RuntimeError):
+            ranks = ", ".join(map(str, self._ranks))
+            raise RuntimeError(f"{self._what}: waiting for rank{'s' if len(self._ranks) > 1 else ''} {ranks} failed: "
+                               f"{str(problem).splitlines()[0]}") from problem
+
+
+@dataclass
+class _Incoming:
+    """Rows that are on their way from several ranks."""
+
+    values: torch.Tensor
+    parts: list[tuple[int, dist.Work]]
+
+
+class Pipeline:
+    """A rank's part of a model that runs as a plan says; made by :func:`pipeline`.
+
+    Attributes:
+        rank: in the process group.
+        stage, stages: which one this rank computes, from 0, and how many there are.
+        layers: the names of the stage's.
+        device: of the stage.
+    """
+
+    def __init__(self, model: torch.nn.Module, chain: Chain, stages: list[list[Layer]], layout: _Layout, links: _Links,
+                 loss_fn: LossFunction, inputs: tuple[torch.Tensor, ...], device: torch.device) -> None:
+        self.rank, self.stage, self.stages, self.device = links.rank, layout.find_stage(links.rank), len(stages), device
+        self._model, self._layout, self._links, self._loss = model, layout, links, loss_fn
+        self._input_shapes = [tuple(tensor.shape[1:]) for tensor in inputs]
+        self._own = stages[self.stage]
+        self.layers = [layer.name for layer in self._own]
+        self._input = stages[self.stage - 1][-1].output if self.stage else None  # of a few rows, without values
+        self._output = self._own[-1].output if self.stage + 1 < self.stages else None
+        self._recomputes = layout.recompute[self.stage]
+        self._steps = 0
+        groups = links.make_stage_groups(layout.members)
+        self._group = groups[self.stage]
+        self._keys = self._find_keys([[name for layer in layers for name in layer.tensors] for layers in stages])
+        self._named = self._keep_own(device)
+        self._trained = [parameter for name, parameter in self._named.items()
+                         if parameter.requires_grad and name not in chain.untrained]
+        self._norms = [module for module in model.modules() if isinstance(module, BatchNorm) and module.running_mean is not None
+                       and not module.running_mean.is_meta]
+        self._share_first()
+
+    # ---- Parameters and state
+
+    def _find_keys(self, stages: list[list[str]]) -> list[set[str]]:
+        """Of each stage the names of its tensors, every one that a tensor has; what no layer reads is the first stage's."""
+        tensors: dict[str, torch.Tensor] = dict(self._model.named_parameters(remove_duplicate=False))
+        tensors |= dict(self._model.named_buffers(remove_duplicate=False))
+        owners = {id(tensors[name]): number for number, names in enumerate(stages) for name in names}
+        keys: list[set[str]] = [set() for _ in stages]
+        for name, tensor in tensors.items():
+            keys[owners.get(id(tensor), 0)].add(name)
+        return keys
+
+    def _keep_own(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """Moves the stage's tensors to the device and all others to "meta"; the stage's by their first names."""
+        own = self._keys[self.stage]
+        moved: dict[int, tuple[torch.Tensor, Any]] = {}  # what was there, by its id, and what is in its place
+        kept: dict[str, torch.Tensor] = {}
+        for path, module in self._model.named_modules():
+            for holder in (module._parameters, module._buffers):
+                for name, tensor in holder.items():
+                    if tensor is None:
+                        continue
+                    full = f"{path}.{name}" if path else name
+                    if id(tensor) in moved:
+                        pass
+                    elif full in own:
+                        tensor.data = tensor.data.to(device)
+                        moved[id(tensor)] = tensor, tensor
+                        kept[full] = tensor
+                    else:
+                        empty: Any = tensor.detach().to("meta")
+                        if isinstance(tensor, torch.nn.Parameter):
+                            empty = torch.nn.Parameter(empty, requires_grad=tensor.requires_grad)
+                        moved[id(tensor)] = tensor, empty
+                    holder[name] = moved[id(tensor)][1]
+        return kept
+
+    def _share_first(self) -> None:
+        """Makes the tensors of a stage's replicas those of the first."""
+        if self._group is None:
+            return
+        source = dist.get_global_rank(self._group, 0)
+        with _waiting(f"stage {self.stage}, sharing parameters", self._layout.members[self.stage]):
+            for tensor in self._named.values():
+                first = tensor.detach().contiguous()
+                dist.broadcast(first, source, group=self._group)
+                tensor.detach().copy_(first)
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Of this rank's stage, for an optimizer; some stages have none."""
+        return (tensor for tensor in self._named.values() if isinstance(tensor, torch.nn.Parameter))
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """The same with the names that the whole model has for them."""
+        return ((name, tensor) for name, tensor in self._named.items() if isinstance(tensor, torch.nn.Parameter))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters and buffers of this rank's stage, by the names that the whole model has for them.
+
+        Those of all stages together are what the model's own ``load_state_dict`` takes.
+        """
+        own, state = self._keys[self.stage], self._model.state_dict()
+        tensors = {name for keys in self._keys for name in keys}
+        return {name: value for name, value in state.items() if name in own or (name not in tensors and self.stage == 0)}
+
+    def gather_state_dict(self) -> dict[str, Any] | None:
+        """The whole model's state on rank 0, on the CPU, in the model's order; None on the others. Waits for all ranks."""
+        is_first = self._layout.members[self.stage][0] == self.rank
+        own = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu(), self.state_dict()) if is_first else {}
+        states = self._links.gather(own, "gathering the state")
+        if states is None:
+            return None
+        merged = {name: value for state in states for name, value in state.items()}
+        return {name: merged[name] for name in self._model.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes this rank's stage from a state of the whole model, or of the stage.
+
+        Raises:
+            ValueError: a name is missing, or a shape is another; says which.
+        """
+        with torch.no_grad():
+            for name, own in self.state_dict().items():
+                if not isinstance(own, torch.Tensor):
+                    continue
+                value = state.get(name)
+                if not isinstance(value, torch.Tensor) or value.shape != own.shape:
+                    what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else "missing"
+                    raise ValueError(f"state: '{name}' is {what}; accepted: a tensor of shape {tuple(own.shape)}")
+                own.copy_(value)
+
+    # ---- Steps
+
+    def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor:
+        """One step forward and backward: gradients are added to ``.grad`` of this rank's parameters, as by ``backward()``.
+
+        Args:
+            inputs: the whole step's, a tensor or a tuple of tensors, with a row a sample, on any device. Needed on ranks of the first
+                stage, which take their rows; others may be given None.
+            targets: the whole step's, a tensor, or tensors in a tuple, list or dict; likewise needed on ranks of the last stage.
+
+        Where a rank is given neither, the step has the plan's ``global_batch_size`` rows.
+
+        Returns:
+            The mean loss over all rows of the step, on every rank, a tensor of one value on the CPU.
+
+        Raises:
+            ValueError: inputs or targets that are missing or of other shapes; says what is accepted.
+            RuntimeError: a rank is lost, or was waited for in vain; says which, and in what.
+        """
+        return _Step(self, inputs, targets).run()
+
+    def _forward(self, inputs: tuple[torch.Tensor, ...]) -> Any:
+        value: Any = inputs
+        for number, layer in enumerate(self._own):
+            value = layer.forward(*value) if number == 0 else layer.forward(value)
+        return value
+
+    def _synchronise(self, before: list[torch.Tensor | None], rows: int, batch: int) -> None:
+        """Adds up what the replicas have in ``.grad``, and to it what was there before the step."""
+        if self._group is not None:
+            with _waiting(f"step {self._steps}, gradients of stage {self.stage}", self._layout.members[self.stage]):
+                self._add_up()
+                self._average_norms(rows / batch)
+        for parameter, old in zip(self._trained, before):
+            if old is not None:
+                parameter.grad = old if parameter.grad is None else old.add_(parameter.grad)
+
+    def _add_up(self) -> None:
+        for parameter in self._trained:
+            if parameter.grad is None:  # this replica had no rows
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [gradient for parameter in self._trained if (gradient := parameter.grad) is not None]
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+            own = [gradient for gradient in gradients if gradient.dtype == dtype]
+            flat = torch.cat([gradient.reshape(-1) for gradient in own])
+            dist.all_reduce(flat, group=self._group)
+            for gradient, part in zip(own, torch.split(flat, [gradient.numel() for gradient in own])):
+                gradient.copy_(part.view_as(gradient))
+
+    def _average_norms(self, share: float) -> None:
+        """Makes running statistics of BatchNorm layers the mean of the replicas' by their rows."""
+        own = [tensor for norm in self._norms for tensor in (norm.running_mean, norm.running_var) if tensor is not None]
+        if not own:
+            return
+        with torch.no_grad():
+            flat = torch.cat([tensor.reshape(-1).double() for tensor in own]) * share
+            dist.all_reduce(flat, group=self._group)
+            for tensor, part in zip(own, torch.split(flat, [tensor.numel() for tensor in own])):
+                tensor.copy_(part.view_as(tensor))
+
+
+@dataclass
+class _Held:
+    """What a micro-batch leaves for its backward pass."""
+
+    inputs: tuple[torch.Tensor, ...]
+    output: torch.Tensor | None = None
+    random: Any = None
+
+
+class _Step:
+    """One step of a rank."""
+
+    def __init__(self, pipe: Pipeline, inputs: Any, targets: Any) -> None:
+        self._pipe, self._layout, self._links = pipe, pipe._layout, pipe._links
+        self._is_first, self._is_last = pipe.stage == 0, pipe.stage + 1 == pipe.stages
+        self._inputs = self._check_inputs(inputs)
+        self._targets = targets
+        self._batch = self._check_batch(targets)
+        self._micro_batches = self._layout.cut(self._batch)
+        self._rows = [self._layout.rows(pipe.rank, micro_batch) for micro_batch in self._micro_batches]
+        self._incoming: dict[tuple[int, int], _Incoming] = {}
+        self._asked = {_FORWARD: 0, _BACKWARD: 0}
+        self._sent: dict[tuple[int, int], list[tuple[int, tuple[dist.Work, torch.Tensor]]]] = {}
+        self._held: dict[int, _Held] = {}
+        self._loss = torch.zeros((), dtype=torch.float64)
+        self._device_loss: torch.Tensor | None = None
+        self._losses_left = len([1 for begin, end in self._rows if end > begin]) if self._is_last else 0
+        self._partial_losses: list[tuple[int, torch.Tensor, dist.Work | None]] = []
+
+    def _check_inputs(self, inputs: Any) -> tuple[torch.Tensor, ...] | None:
+        if inputs is None:
+            if self._is_first:
+                raise ValueError("inputs: None; accepted on ranks of the first stage: the step's tensors, with a row a sample")
+            return None
+        given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+        shapes = self._pipe._input_shapes
+        if len(given) != len(shapes) or not all(isinstance(value, torch.Tensor) and value.dim() > 0 for value in given):
+            found = ", ".join(type(value).__name__ for value in given)
+            raise ValueError(f"inputs: {found}; accepted: as many tensors as example_inputs has, {len(shapes)}, with a row a sample")
+        for number, (value, shape) in enumerate(zip(given, shapes)):
+            if tuple(value.shape[1:]) != shape and self._pipe.stages > 1:
+                raise ValueError(f"inputs[{number}]: samples of shape {tuple(value.shape[1:])}; accepted: {shape}, as in example_inputs")
+        if len({value.shape[0] for value in given}) > 1:
+            raise ValueError(f"inputs: they have {', '.join(str(value.shape[0]) for value in given)} rows; accepted: as many in each")
+        return tuple(given)
+
+    def _check_batch(self, targets: Any) -> int:
+        leaves = [] if targets is None else pytree.tree_leaves(targets)
+        if self._is_last and not leaves:
+            raise ValueError("targets: None; accepted on ranks of the last stage: the step's targets, with a row a sample")
+        counts = {value.shape[0] for value in self._inputs or ()}
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
+                raise ValueError(f"targets: a {type(leaf).__name__}; accepted: tensors with a row a sample")
+            counts.add(leaf.shape[0])
+        if len(counts) > 1 or 0 in counts:
+            found = " and ".join(map(str, sorted(counts)))
+            raise ValueError(f"inputs, targets: they have {found} rows; accepted: as many in each, at least one")
+        return next(iter(counts), self._layout.batch)
+
+    def run(self) -> torch.Tensor:
+        pipe = self._pipe
+        before = [parameter.grad for parameter in pipe._trained]
+        for parameter in pipe._trained:
+            parameter.grad = None
+        self._expect_losses()
+        for is_forward, number in self._layout.tasks(pipe.stage, len(self._micro_batches)):
+            if is_forward:
+                self._forward(number)
+            else:
+                self._backward(number)
+        pipe._synchronise(before, sum(end - begin for begin, end in self._rows), self._batch)
+        loss = self._add_losses()
+        for number, kind in list(self._sent):
+            self._finish_sends(number, kind)
+        pipe._steps += 1
+        return loss
+
+    def _name(self, number: int, kind: int) -> str:
+        what = f"micro-batch {number}, {'backward' if kind == _BACKWARD else 'forward'}"
+        return f"step {self._pipe._steps}, {'loss' if kind == _LOSS else what}"
+
+    # ---- Micro-batches
+
+    def _forward(self, number: int) -> None:
+        pipe = self._pipe
+        begin, end = self._rows[number]
+        if self._is_first:
+            first = self._micro_batches[number].begin
+            inputs = tuple(value[first + begin:first + end].to(pipe.device, non_blocking=True) for value in self._inputs or ())
+        elif (received := self._take(number, _FORWARD)) is not None:
+            inputs = (received.requires_grad_(),)
+        if begin == end:
+            return
+        held = _Held(inputs)
+        if pipe._recomputes:
+            held.random = _random_states(pipe.device)
+            with torch.no_grad():
+                output = pipe._forward(inputs)
+        else:
+            with torch.enable_grad():
+                output = pipe._forward(inputs)
+        if self._is_last:
+            held.output = self._compute_loss(number, output)
+        else:
+            self._send(number, _FORWARD, output.detach().to(pipe._output.dtype if pipe._output is not None else output.dtype))
+            held.output = None if pipe._recomputes else output
+        self._held[number] = held
+
+    def _compute_loss(self, number: int, output: Any, counts: bool = True) -> torch.Tensor:
+        """The loss of a micro-batch's rows, by which it counts in the step's."""
+        pipe, (begin, end), first = self._pipe, self._rows[number], self._micro_batches[number].begin
+        targets = pytree.tree_map(lambda value: value[first + begin:first + end].to(pipe.device, non_blocking=True), self._targets)
+        with torch.enable_grad():
+            loss = pipe._loss(output, targets)
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+                raise ValueError(f"loss_fn: it gave a {type(loss).__name__}; accepted: a function that gives a tensor of one value, the "
+                                 "mean over the rows")
+            weighted = loss * ((end - begin) / self._batch)
+        if counts:
+            part = weighted.detach().double().reshape(())
+            self._device_loss = part if self._device_loss is None else self._device_loss + part
+            self._losses_left -= 1
+            if self._losses_left == 0:
+                self._tell_loss()
+        return weighted
+
+    def _backward(self, number: int) -> None:
+        pipe = self._pipe
+        gradient = None if self._is_last else self._take(number, _BACKWARD)
+        begin, end = self._rows[number]
+        # The gradients that have come were computed from what was sent; and the stage before has begun this micro-batch only when it had
+        # the gradients of one so much earlier. So nobody waits here.
+        self._finish_sends(number, _FORWARD)
+        if not self._is_first:
+            self._finish_sends(number - self._layout.count_warm_up(pipe.stage - 1, len(self._micro_batches)), _BACKWARD)
+        if begin == end:
+            return
+        held = self._held.pop(number)
+        output = self._recompute(number, held) if pipe._recomputes else held.output
+        if output is not None and output.requires_grad:
+            torch.autograd.backward(output, None if self._is_last else gradient)
+        if not self._is_first:
+            received = held.inputs[0]
+            self._send(number, _BACKWARD, torch.zeros_like(received) if received.grad is None else received.grad)
+
+    def _recompute(self, number: int, held: _Held) -> torch.Tensor:
+        """Forward once more, as it was; running statistics have followed this micro-batch already."""
+        pipe = self._pipe
+        buffers = [(tensor, tensor.clone()) for tensor in pipe._named.values() if not isinstance(tensor, torch.nn.Parameter)]
+        with torch.random.fork_rng([pipe.device] if pipe.device.type == "cuda" else []), torch.enable_grad():
+            _restore_random(pipe.device, held.random)
+            output = pipe._forward(held.inputs)
+            if self._is_last:
+                output = self._compute_loss(number, output, counts=False)
+        with torch.no_grad():
+            for tensor, old in buffers:
+                tensor.copy_(old)
+        result: torch.Tensor = output
+        return result
+
+    # ---- Rows from and to neighbours
+
+    def _ask(self, number: int, kind: int) -> None:
+        """Asks for a micro-batch's rows from the stage before, or for their gradients from the stage after."""
+        pipe = self._pipe
+        example, stage = (pipe._output, pipe.stage + 1) if kind == _BACKWARD else (pipe._input, pipe.stage - 1)
+        assert example is not None
+        begin, end = self._rows[number]
+        values = torch.empty((end - begin, *example.shape[1:]), dtype=example.dtype, pin_memory=pipe.device.type == "cuda")
+        parts = [(rank, self._links.receive(rank, _tag(number, kind), values[low:high]))
+                 for rank, low, high in self._layout.pieces(pipe.rank, stage, self._micro_batches[number])]
+        self._incoming[number, kind] = _Incoming(values, parts)
+
+    def _take(self, number: int, kind: int) -> torch.Tensor | None:
+        """The rows of a micro-batch; the next one's are asked for, so that they come while this one is computed."""
+        while self._asked[kind] < min(number + 2, len(self._micro_batches)):
+            self._ask(self._asked[kind], kind)
+            self._asked[kind] += 1
+        incoming = self._incoming.pop((number, kind))
+        for rank, work in incoming.parts:
+            with _waiting(self._name(number, kind), [rank]):
+                work.wait()
+        return incoming.values.to(self._pipe.device, non_blocking=True) if len(incoming.values) else None
+
+    def _send(self, number: int, kind: int, values: torch.Tensor) -> None:
+        values = values.cpu()
+        stage = self._pipe.stage + (-1 if kind == _BACKWARD else 1)
+        for rank, low, high in self._layout.pieces(self._pipe.rank, stage, self._micro_batches[number]):
+            self._sent.setdefault((number, kind), []).append((rank, self._links.send(rank, _tag(number, kind), values[low:high])))
+
+    def _finish_sends(self, number: int, kind: int) -> None:
+        """Waits until what was sent has been received, and lets its memory go."""
+        for rank, (work, _) in self._sent.pop((number, kind), []):
+            with _waiting(self._name(number, kind), [rank]):
+                work.wait()
+
+    # ---- The loss
+
+    def _senders(self) -> list[int]:
+        """The ranks that have a part of the loss."""
+        return [rank for rank in self._layout.members[-1]
+                if any(low < high for low, high in (self._layout.rows(rank, micro_batch) for micro_batch in self._micro_batches))]
+
+    def _expect_losses(self) -> None:
+        for rank in self._senders():
+            if rank == self._pipe.rank:
+                self._partial_losses.append((rank, self._loss, None))
+            else:
+                part = torch.zeros((), dtype=torch.float64)
+                self._partial_losses.append((rank, part, self._links.receive(rank, _tag(0, _LOSS), part)))
+
+    def _tell_loss(self) -> None:
+        assert self._device_loss is not None
+        self._loss.copy_(self._device_loss)
+        self._sent[0, _LOSS] = [(rank, self._links.send(rank, _tag(0, _LOSS), self._loss)) for rank in range(self._links.count)
+                                if rank != self._pipe.rank]
+
+    def _add_losses(self) -> torch.Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for rank, part, work in self._partial_losses:
+            if work is not None:
+                with _waiting(self._name(0, _LOSS), [rank]):
+                    work.wait()
+            total += part
+        return total
+
+
+def _tag(number: int, kind: int) -> int:
+    return 4 * number + kind
+
+
+def _random_states(device: torch.device) -> Any:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def _restore_random(device: torch.device, states: Any) -> None:
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1], device)

@@ -1,0 +1,444 @@
+"""motley.pipeline against one process that trains the same model with plain PyTorch."""
+import copy
+import itertools
+import pathlib
+import sys
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import motley
+from motley._pipeline import _Layout
+from ranks import RanksTest, run_scripts
+
+BATCH, FEATURES, STEPS = 24, 5, 4
+
+
+class Skip(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + torch.tanh(self.inner(x))
+
+
+class Net(nn.Module):
+    """Own forward with functions in between, a buffer, a frozen parameter and one that is not used."""
+
+    def __init__(self, norm=False, dropout=0.0):
+        super().__init__()
+        torch.manual_seed(5)
+        self.first = nn.Linear(FEATURES, 12)
+        self.norm = nn.BatchNorm1d(12) if norm else nn.LayerNorm(12)
+        self.body = nn.Sequential(Skip(12), nn.Sequential(Skip(12), nn.Dropout(dropout)))
+        self.last = nn.Linear(12, 3)
+        self.unused, self.frozen = nn.Parameter(torch.ones(2)), nn.Parameter(torch.full((12,), 0.5), requires_grad=False)
+        self.register_buffer("shift", torch.linspace(-1, 1, 12))
+        self.double()
+
+    def forward(self, x):
+        rows = x.size(0)
+        x = torch.relu(self.norm(self.first(x)) + self.shift)
+        return self.last(self.body(x) * self.frozen).view(rows, 3)
+
+
+LAYERS = ["first", "norm", "add", "relu", "body.0", "body.1.0", "body.1.1", "mul", "last", "view"]
+
+
+def make_batch(step, rows=BATCH):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(rows, FEATURES, dtype=torch.float64, generator=generator), torch.randint(3, (rows,), generator=generator)
+
+
+def make_plan(cuts=(), replicas=(1,), micro_batches=4, schedule="1f1b", recompute=False, layers=LAYERS, batch=BATCH):
+    """Stages that begin at these layers; a number of replicas, or their fractions, for each."""
+    begins = [0, *(layers.index(name) for name in cuts), len(layers)]
+    stages = []
+    for number, (begin, end) in enumerate(itertools.pairwise(begins)):
+        own = replicas[number]
+        entries = ([{"type": "cpu", "count": own}] if isinstance(own, int)
+                   else [{"type": "cpu", "count": 1, "batch_fraction": part} for part in own])
+        count = own if isinstance(own, int) else len(own)
+        stages.append({"first_layer": layers[begin], "last_layer": layers[end - 1], "replicas": entries,
+                       "gradient_sync": "ring" if count > 1 else "none", "recompute": recompute})
+    return {"version": 2, "model": "Net", "layers": list(layers), "global_batch_size": batch, "micro_batches": micro_batches,
+            "pipeline_schedule": schedule, "stages": stages}
+
+
+def make_optimizer(parameters):
+    parameters = list(parameters)
+    return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1) if parameters else None
+
+
+def mean_loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def train_alone(steps=STEPS, sizes=(BATCH,), **options):
+    net = Net(**options)
+    optimizer, losses = make_optimizer(net.parameters()), []
+    for step in range(steps):
+        inputs, targets = make_batch(step, sizes[step % len(sizes)])
+        optimizer.zero_grad()
+        loss = mean_loss(net(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, net.state_dict()
+
+
+def make_group(count):
+    """A group of the first ranks, and whether this is one; all ranks call it."""
+    if count == dist.get_world_size():
+        return None, True
+    group = dist.new_group(list(range(count)))
+    return group, dist.get_rank() < count
+
+
+def train(plan, count, steps=STEPS, sizes=(BATCH,), own_seed=False, gives="all", **options):
+    """A rank trains: its losses, the whole state on rank 0, and what it says of itself."""
+    group, takes_part = make_group(count)
+    if not takes_part:
+        return None
+    net = Net(**options)
+    if own_seed and dist.get_rank():
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.add_(dist.get_rank())
+    before = sum(parameter.numel() for parameter in net.parameters())
+    pipe = motley.pipeline(net, plan, loss_fn=mean_loss, example_inputs=make_batch(0, 3)[0], process_group=group)
+    optimizer, losses = make_optimizer(pipe.parameters()), []
+    for step in range(steps):
+        inputs, targets = make_batch(step, sizes[step % len(sizes)])
+        if gives == "needed":
+            inputs, targets = (inputs if pipe.stage == 0 else None), (targets if pipe.stage + 1 == pipe.stages else None)
+        if optimizer is not None:
+            optimizer.zero_grad()
+        losses.append(pipe.step(inputs, targets).item())
+        if optimizer is not None:
+            optimizer.step()
+    own = sum(parameter.numel() for parameter in pipe.parameters())
+    real = sum(parameter.numel() for parameter in net.parameters() if not parameter.is_meta)
+    return losses, pipe.gather_state_dict(), {"stage": pipe.stage, "stages": pipe.stages, "layers": pipe.layers, "own": own, "real": real,
+                                              "before": before, "names": list(pipe.state_dict())}
+
+
+def accumulate_twice(plan):
+    net = Net()
+    pipe = motley.pipeline(net, plan, loss_fn=mean_loss, example_inputs=make_batch(0)[0])
+    for step in range(2):
+        pipe.step(*make_batch(step))
+    return {name: parameter.grad for name, parameter in pipe.named_parameters()}
+
+
+def resume(plan, state):
+    pipe = motley.pipeline(Net(), plan, loss_fn=mean_loss, example_inputs=make_batch(0)[0])
+    pipe.load_state_dict(state)
+    return pipe.step(*make_batch(9)).item()
+
+
+def refuse(model, plan, **given):
+    arguments = {"loss_fn": mean_loss, "example_inputs": make_batch(0)[0]} | given
+    motley.pipeline(model, plan, **arguments)
+
+
+class Equality(RanksTest):
+    count = 3
+
+    def check(self, plan, count, **options):
+        alone = {key: value for key, value in options.items() if key in ("steps", "sizes", "norm")}
+        losses, state = train_alone(**alone)
+        answers = self.on_ranks(train, plan, count, *(options.pop(key, default) for key, default in
+                                                     (("steps", STEPS), ("sizes", (BATCH,)), ("own_seed", False), ("gives", "all"))))
+        answers = [answer for answer in answers if answer is not None]
+        self.assertEqual(len(answers), count)
+        for own, _, _ in answers:
+            self.assertLess(max(abs(a - b) for a, b in zip(own, losses, strict=True)), 1e-12)
+        gathered = answers[0][1]
+        self.assertEqual(list(gathered), list(state))
+        for name, value in state.items():
+            self.assertLess((gathered[name] - value).abs().max(), 1e-12, name)
+        Net().load_state_dict(gathered)  # strict
+        return [answer[2] for answer in answers]
+
+    def test_two_stages(self):
+        for schedule in ("1f1b", "gpipe"):
+            with self.subTest(schedule):
+                ranks = self.check(make_plan(["body.1.0"], (1, 1), schedule=schedule), 2)
+                self.assertEqual([rank["stage"] for rank in ranks], [0, 1])
+                self.assertEqual(list(itertools.chain(*(rank["layers"] for rank in ranks))), LAYERS)
+                self.assertEqual(sum(rank["own"] for rank in ranks), ranks[0]["before"])
+                self.assertEqual([rank["real"] for rank in ranks], [rank["own"] for rank in ranks])  # nothing else is held
+                self.assertEqual(sorted(itertools.chain(*(rank["names"] for rank in ranks))), sorted(Net().state_dict()))
+
+    def test_two_stages_of_two_and_one(self):
+        self.check(make_plan(["body.1.0"], (2, 1)), 3)
+        self.check(make_plan(["add"], (1, 2), schedule="gpipe"), 3)
+
+    def test_three_stages(self):
+        self.check(make_plan(["body.0", "mul"], (1, 1, 1), micro_batches=6), 3)
+
+    def test_shares_that_differ(self):
+        self.check(make_plan(["body.0"], ([0.7, 0.3], 1), micro_batches=5), 3)
+        self.check(make_plan(["body.0"], (1, [0.15, 0.85]), micro_batches=8), 3)
+
+    def test_replicas_without_rows(self):
+        self.check(make_plan(["body.0"], ([0.97, 0.03], 1), micro_batches=12), 3)
+        self.check(make_plan(["body.0"], (1, [1.0, 0.0])), 3)
+
+    def test_one_stage_of_two(self):
+        self.check(make_plan((), ([0.6, 0.4],)), 2)
+
+    def test_stages_that_recompute(self):
+        self.check(make_plan(["body.0"], (2, 1), recompute=True), 3)
+
+    def test_batches_of_several_sizes(self):
+        self.check(make_plan(["body.0"], (2, 1), micro_batches=7), 3, sizes=(BATCH, 10, 3))
+
+    def test_ranks_give_what_they_need_and_replicas_begin_alike(self):
+        self.check(make_plan(["norm", "mul"], (1, 1, 1)), 3, gives="needed")
+        answers = self.on_ranks(train, make_plan((), (3,)), 3, STEPS, (BATCH,), True)
+        _, state = train_alone()
+        for name, value in state.items():
+            self.assertLess((answers[0][1][name] - value).abs().max(), 1e-12, name)
+
+    def test_gradients_of_two_steps_add_up(self):
+        net = Net()
+        for step in range(2):
+            inputs, targets = make_batch(step)
+            mean_loss(net(inputs), targets).backward()
+        found = {}
+        for gradients in self.on_ranks(accumulate_twice, make_plan(["body.0"], (2, 1))):
+            for name, gradient in gradients.items():
+                found.setdefault(name, []).append(gradient)
+        for name, parameter in net.named_parameters():
+            for gradient in found[name]:
+                if parameter.grad is None:
+                    self.assertIsNone(gradient, name)
+                else:
+                    self.assertLess((gradient - parameter.grad).abs().max(), 1e-12, name)
+
+    def test_batch_norm_normalises_micro_batches(self):
+        """As one process does that takes the micro-batches one after the other."""
+        plan = make_plan(["body.0", "mul"], (1, 1, 1), micro_batches=4)
+        net = Net(norm=True)
+        optimizer = make_optimizer(net.parameters())
+        for step in range(STEPS):
+            inputs, targets = make_batch(step)
+            optimizer.zero_grad()
+            for part, wanted in zip(inputs.chunk(4), targets.chunk(4)):
+                (mean_loss(net(part), wanted) / 4).backward()
+            optimizer.step()
+        answers = self.on_ranks(train_with_norm, plan, 3)
+        for name, value in net.state_dict().items():
+            self.assertLess((answers[0][1][name] - value).abs().max(), 1e-12, name)
+        recomputed = self.on_ranks(train_with_norm, make_plan(["body.0", "mul"], (1, 1, 1), recompute=True), 3)
+        for name, value in net.state_dict().items():
+            self.assertLess((recomputed[0][1][name] - value).abs().max(), 1e-12, name)
+
+    def test_running_statistics_of_replicas_are_their_mean(self):
+        states = self.on_ranks(states_with_norm, make_plan(["add"], ([0.75, 0.25], 1), micro_batches=2))
+        self.assertTrue(torch.equal(states[0]["norm.running_mean"], states[1]["norm.running_mean"]))
+        net, plan = Net(norm=True), make_plan(["add"], ([0.75, 0.25], 1), micro_batches=2)
+        layout, expected = _Layout(plan), 0
+        for rank in range(2):
+            own = copy.deepcopy(net)
+            for micro_batch in layout.cut(BATCH):
+                begin, end = layout.rows(rank, micro_batch)
+                own(make_batch(0)[0][micro_batch.begin + begin:micro_batch.begin + end])
+            expected = expected + own.norm.running_mean * (0.75, 0.25)[rank]
+        self.assertLess((states[0]["norm.running_mean"] - expected).abs().max(), 1e-12)
+
+    def test_recomputed_dropout_leaves_out_the_same(self):
+        plans = [make_plan(["mul"], (1, 1), recompute=recompute, micro_batches=3) for recompute in (False, True)]
+        kept, recomputed = (self.on_ranks(train_with_dropout, plan, 2) for plan in plans)
+        self.assertNotAlmostEqual(kept[0][0][0], train_alone()[0][0])  # something is left out
+        for name, value in kept[0][1].items():
+            self.assertLess((value - recomputed[0][1][name]).abs().max(), 1e-12, name)
+
+    def test_a_checkpoint_goes_on(self):
+        _, state = train_alone()
+        net = Net()
+        net.load_state_dict(state)
+        inputs, targets = make_batch(9)
+        losses = self.on_ranks(resume, make_plan(["body.0"], (2, 1)), state)
+        self.assertLess(max(abs(loss - mean_loss(net(inputs), targets).item()) for loss in losses), 1e-12)
+
+    def test_joined_layers_of_a_plan(self):
+        layers = ["first..relu", "body.0", "body.1.0..mul", "last..view"]
+        self.check(make_plan(["body.1.0..mul"], (2, 1), layers=layers), 3)
+
+
+def train_with_norm(plan, count):
+    return train(plan, count, norm=True)
+
+
+def train_with_dropout(plan, count):
+    torch.manual_seed(3)
+    return train(plan, count, dropout=0.5)
+
+
+def states_with_norm(plan):
+    pipe = motley.pipeline(Net(norm=True), plan, loss_fn=mean_loss, example_inputs=make_batch(0)[0])
+    pipe.step(*make_batch(0))
+    return pipe.state_dict()
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 5)
+        self.last.weight = self.first.weight
+        self.double()
+
+    def forward(self, x):
+        return self.last(self.middle(self.first(x)))
+
+
+def refuse_steps(plan):
+    """What a step says of wrong arguments on each rank, before anything is sent."""
+    pipe = motley.pipeline(Net(), plan, loss_fn=mean_loss, example_inputs=make_batch(0)[0])
+    inputs, targets = make_batch(0)
+    said = []
+    for arguments in ((None, None), (inputs[:, :2], targets), ((inputs, inputs), targets), (inputs, targets[:5]), (inputs, "text")):
+        try:
+            pipe.step(*arguments)
+        except ValueError as problem:
+            said.append(str(problem))
+    return said
+
+
+class Refusals(RanksTest):
+    count = 2
+
+    def test_what_does_not_fit(self):
+        plan, other = make_plan(["body.0"], (1, 1)), make_plan(["norm"], (1, 1))
+        other["layers"][4] = other["stages"][1]["last_layer"] = "elsewhere"
+        other["stages"][1]["last_layer"] = "view"
+        other["model"] = "OtherNet"
+        for model, given, arguments, words in (
+                (Net(), other, {}, r"plan: it is of the model 'OtherNet', and this is 'Net': after 4 layers that are alike the plan has "
+                                   r"'elsewhere', and the model 'body\.0'; accepted"),
+                (nn.Linear(FEATURES, 3).double(), plan, {"name": "small"}, r"'Net', and this is 'small': .*no single tensor"),
+                (Net(), make_plan(["body.0"], (2, 1)), {}, r"plan: it has 3 devices, and the number of ranks is 2; accepted"),
+                (Net(), plan | {"micro_batches": 0}, {}, r"^plan: .*micro_batches.*0"),
+                (Net(), "nowhere.json", {}, r"nowhere\.json"),
+                (Net(), plan, {"loss_fn": 3}, r"^loss_fn: a int; accepted: a function"),
+                (Net(), plan, {"timeout": 0}, r"^timeout: 0; accepted: seconds"),
+                (Net(), plan, {"example_inputs": 3}, r"^example_inputs: a int; accepted: a tensor"),
+                (len, plan, {}, r"^model: a builtin_function_or_method; accepted"),
+                (Tied(), make_plan(["middle"], (1, 1), layers=["first", "middle", "last"]), {},
+                 r"layers 'first', 'last' of 'Tied' share 'first\.weight' and are in the stages 0 and 1; accepted")):
+            with self.subTest(words):
+                for message in self.refused_on_ranks(refuse_model, model, given, arguments):
+                    self.assertRegex(message, words)
+
+    def test_wrong_batches(self):
+        first, last = self.on_ranks(refuse_steps, make_plan(["body.0"], (1, 1)))
+        for message, words in zip(first, (r"^inputs: None; accepted", r"^inputs\[0\]: samples of shape \(2,\); accepted: \(5,\)",
+                                          r"^inputs: Tensor, Tensor; accepted: .* 1,", r"they have 5 and 24 rows", r"^targets: a str"),
+                                  strict=True):
+            self.assertRegex(message, words)
+        self.assertRegex(last[0], "^targets: None; accepted")
+
+
+def refuse_model(model, plan, arguments):
+    if isinstance(model, nn.Module):
+        model = copy.deepcopy(model)  # it came in memory that the ranks share
+    refuse(model, plan, **arguments)
+
+
+SCRIPT = """
+import os, sys
+sys.path.insert(0, os.environ["TESTS"])
+import torch, torch.distributed as dist, motley
+from datetime import timedelta
+from pipelines import Net, make_batch, make_plan, mean_loss
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method=os.environ["INIT"], rank=rank, world_size=3, timeout=timedelta(seconds=20))
+class Dies(torch.nn.Module):
+    def forward(self, x):
+        if rank == int(os.environ["DIES"]) and pipe is not None and pipe._steps == 1:
+            os._exit(9)
+        return x
+pipe = None
+net = Net()
+net.body[1][1] = Dies()
+pipe = motley.pipeline(net, make_plan(["norm", os.environ["CUT"]], (1, 1, 1)), loss_fn=mean_loss, example_inputs=make_batch(0)[0])
+for step in range(3):
+    pipe.step(*make_batch(step))
+    print("finished", step, flush=True)
+"""
+
+
+class Losses(unittest.TestCase):
+    def test_a_rank_that_is_killed(self):
+        for dies, cut in ((1, "last"), (2, "body.0")):
+            with self.subTest(dies):
+                ends = run_scripts(SCRIPT, 3, DIES=dies, CUT=cut, TESTS=pathlib.Path(__file__).parent)
+                self.assertEqual(ends[dies][0], 9)
+                for rank, (code, text) in enumerate(ends):
+                    self.assertIn("finished 0", text)
+                    self.assertNotIn("finished 1", text)
+                    if rank != dies:
+                        self.assertEqual(code, 1, text)
+                        self.assertRegex(text, r"RuntimeError: step 1, (micro-batch \d, \w+ward|loss): waiting for rank \d failed")
+
+
+class Alone(unittest.TestCase):
+    def test_without_torch_distributed(self):
+        net = Net()
+        pipe = motley.pipeline(net, make_plan(micro_batches=3), loss_fn=mean_loss, example_inputs=make_batch(0)[0])
+        loss = pipe.step(*make_batch(0))
+        other = Net()
+        inputs, targets = make_batch(0)
+        expected = mean_loss(other(inputs), targets)
+        expected.backward()
+        self.assertLess(abs(loss.item() - expected.item()), 1e-12)
+        for name, parameter in other.named_parameters():
+            own = dict(pipe.named_parameters())[name].grad
+            self.assertEqual(own is None, parameter.grad is None, name)
+            if own is not None:
+                self.assertLess((own - parameter.grad).abs().max(), 1e-12, name)
+        with self.assertRaisesRegex(ValueError, "^state: 'first.weight' is missing; accepted: a tensor of shape"):
+            pipe.load_state_dict({})
+
+    def test_rows_add_up_to_the_shares(self):
+        layout = _Layout(make_plan(["norm"], ([0.5, 0.2, 0.3], 1)) | {"micro_batches": 10})
+        for batch in (1, 7, 40, 100):
+            micro_batches = layout.cut(batch)
+            self.assertEqual(sum(micro_batch.size for micro_batch in micro_batches), batch)
+            for micro_batch in micro_batches:
+                ends = [layout.rows(rank, micro_batch) for rank in range(3)]
+                self.assertEqual([begin for begin, _ in ends] + [micro_batch.size], [0] + [end for _, end in ends])
+        total = [sum(end - begin for begin, end in (layout.rows(rank, one) for one in layout.cut(100))) for rank in range(3)]
+        self.assertEqual(total, [50, 20, 30])
+
+    def test_a_schedule_does_everything_once(self):
+        for schedule, stages, count in itertools.product(("1f1b", "gpipe"), (1, 3), (1, 2, 5)):
+            layout = _Layout(make_plan(["norm", "add"][:stages - 1], (1,) * stages, schedule=schedule))
+            for stage in range(stages):
+                tasks = list(layout.tasks(stage, count))
+                self.assertEqual(sorted(tasks), sorted(itertools.product((False, True), range(count))))
+                alive = most = 0
+                for number, (is_forward, _) in enumerate(tasks):
+                    alive += 1 if is_forward else -1
+                    most = max(most, alive)
+                    self.assertGreaterEqual(alive, 0, number)
+                self.assertEqual(most, count if schedule == "gpipe" else min(count, stages - stage))
+
+    @unittest.skipUnless(torch.cuda.is_available(), "there is no CUDA device")
+    def test_on_a_gpu(self):
+        net = Net()
+        pipe = motley.pipeline(net, make_plan(micro_batches=3), loss_fn=mean_loss, example_inputs=make_batch(0)[0], device="cuda")
+        loss = pipe.step(*make_batch(0))
+        inputs, targets = make_batch(0)
+        self.assertLess(abs(loss.item() - mean_loss(Net()(inputs), targets).item()), 1e-9)
+        self.assertTrue(all(parameter.is_cuda for parameter in pipe.parameters()))
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
