@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -186,7 +187,7 @@ class _Links:
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float | None) -> None:
         self.rank, self.count = 0, 1
-        self._group: dist.ProcessGroup | None = None
+        self._group: Any = None
         self._timeout = timedelta(seconds=timeout) if timeout else None
         if not (dist.is_available() and dist.is_initialized()):
             return
@@ -198,20 +199,32 @@ class _Links:
         if self._timeout is None:
             self._timeout = _find_timeout(group)
         if self.count > 1:
-            self._group = self._make_group(self._global, "gloo")
+            self._name = self._agree_on_name()
+            self._group = self._make_group("all", range(self.count), "gloo")
 
-    def _make_group(self, ranks: list[int], backend: str | None) -> dist.ProcessGroup:
-        group: dist.ProcessGroup = dist.new_group(
-            ranks, backend=backend, timeout=self._timeout, use_local_synchronization=self._parent is not None)
-        return group
+    def _agree_on_name(self) -> str:
+        names: list[Any] = [None] * self.count
+        with _waiting("motley.pipeline", range(self.count)):
+            dist.all_gather_object(names, uuid.uuid4().hex, group=self._parent)
+        return f"motley/pipeline/{names[0]}"
 
-    def make_stage_groups(self, members: Sequence[Sequence[int]]) -> list[dist.ProcessGroup | None]:
-        """A group of the backend of the process group for the ranks of each stage; none for one rank."""
-        backend = dist.get_backend(self._parent) if self.count > 1 else None
-        groups: list[dist.ProcessGroup | None] = []
-        for ranks in members:
+    def _make_group(self, what: str, ranks: Sequence[int], backend: str) -> Any:
+        """Of these of our ranks, by a name of its own. All ranks of torch.distributed make one together; those of a part of them by themselves, over gloo.
+
+        The latter is not left to new_group: where ranks are in different numbers of groups already, it has different names for one group.
+        """
+        if self._parent is None:
+            return dist.new_group([self._global[rank] for rank in ranks], backend=backend, timeout=self._timeout)
+        c10d: Any = dist.distributed_c10d
+        store = c10d.PrefixStore(f"{self._name}/{what}", c10d._get_default_store())
+        return c10d.ProcessGroupGloo(store, ranks.index(self.rank), len(ranks), self._timeout)
+
+    def make_stage_groups(self, members: Sequence[Sequence[int]]) -> list[Any]:
+        """Of each stage that has several ranks and this one, or all ranks, a group; of the process group's backend where it is of all."""
+        groups: list[Any] = []
+        for stage, ranks in enumerate(members):
             takes_part = len(ranks) > 1 and (self._parent is None or self.rank in ranks)
-            groups.append(self._make_group([self._global[rank] for rank in ranks], backend) if takes_part else None)
+            groups.append(self._make_group(f"stage {stage}", ranks, dist.get_backend()) if takes_part else None)
         return groups
 
     def agree(self, work: Callable[[], Value], what: str) -> Value:
@@ -227,7 +240,7 @@ class _Links:
         if self._group is not None:
             failures = [None] * self.count
             with _waiting(what, range(self.count)):
-                dist.all_gather_object(failures, failure, group=self._group)
+                dist.all_gather_object(failures, failure, group=self._parent)
         if problem is not None:
             raise problem
         for rank, message in enumerate(failures):
@@ -238,14 +251,12 @@ class _Links:
     def send(self, rank: int, tag: int, tensor: torch.Tensor) -> tuple[dist.Work, torch.Tensor]:
         """Begins to send; the tensor must stay until the work is waited for."""
         tensor = tensor.contiguous()
-        work: Any = dist.isend(tensor, group=self._group, group_dst=rank, tag=tag)
-        return work, tensor
+        return self._group.send([tensor], rank, tag), tensor
 
     def receive(self, rank: int, tag: int, tensor: torch.Tensor) -> dist.Work:
         """Begins to receive into a contiguous tensor."""
-        work: Any = dist.irecv(tensor, group=self._group, group_src=rank, tag=tag)
-        received: dist.Work = work
-        return received
+        work: dist.Work = self._group.recv([tensor], rank, tag)
+        return work
 
     def gather(self, value: Any, what: str) -> list[Any] | None:
         """Every rank's value on rank 0; None elsewhere. Waits for all ranks."""
@@ -253,7 +264,7 @@ class _Links:
             return [value]
         values: list[Any] | None = [None] * self.count if self.rank == 0 else None
         with _waiting(what, range(self.count)):
-            dist.gather_object(value, values, group=self._group, group_dst=0)
+            dist.gather_object(value, values, group=self._parent, group_dst=0)
         return values
 
 
@@ -364,11 +375,10 @@ class Pipeline:
         """Makes the tensors of a stage's replicas those of the first."""
         if self._group is None:
             return
-        source = dist.get_global_rank(self._group, 0)
         with _waiting(f"stage {self.stage}, sharing parameters", self._layout.members[self.stage]):
             for tensor in self._named.values():
                 first = tensor.detach().contiguous()
-                dist.broadcast(first, source, group=self._group)
+                self._group.broadcast(first, 0).wait()
                 tensor.detach().copy_(first)
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
@@ -459,9 +469,12 @@ class Pipeline:
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             own = [gradient for gradient in gradients if gradient.dtype == dtype]
             flat = torch.cat([gradient.reshape(-1) for gradient in own])
-            dist.all_reduce(flat, group=self._group)
+            self._sum(flat)
             for gradient, part in zip(own, torch.split(flat, [gradient.numel() for gradient in own])):
                 gradient.copy_(part.view_as(gradient))
+
+    def _sum(self, flat: torch.Tensor) -> None:
+        self._group.allreduce(flat).wait()
 
     def _average_norms(self, share: float) -> None:
         """Makes running statistics of BatchNorm layers the mean of the replicas' by their rows."""
@@ -470,7 +483,7 @@ class Pipeline:
             return
         with torch.no_grad():
             flat = torch.cat([tensor.reshape(-1).double() for tensor in own]) * share
-            dist.all_reduce(flat, group=self._group)
+            self._sum(flat)
             for tensor, part in zip(own, torch.split(flat, [tensor.numel() for tensor in own])):
                 tensor.copy_(part.view_as(tensor))
 
@@ -614,25 +627,27 @@ class _Step:
         if begin == end:
             return
         held = self._held.pop(number)
+        # Running statistics have followed this micro-batch already; autograd wants those of a second forward as they are until backward.
+        buffers = [(tensor, tensor.clone()) for tensor in pipe._named.values() if not isinstance(tensor, torch.nn.Parameter)
+                   ] if pipe._recomputes else []
         output = self._recompute(number, held) if pipe._recomputes else held.output
         if output is not None and output.requires_grad:
             torch.autograd.backward(output, None if self._is_last else gradient)
+        with torch.no_grad():
+            for tensor, old in buffers:
+                tensor.copy_(old)
         if not self._is_first:
             received = held.inputs[0]
             self._send(number, _BACKWARD, torch.zeros_like(received) if received.grad is None else received.grad)
 
     def _recompute(self, number: int, held: _Held) -> torch.Tensor:
-        """Forward once more, as it was; running statistics have followed this micro-batch already."""
+        """Forward once more, as it was."""
         pipe = self._pipe
-        buffers = [(tensor, tensor.clone()) for tensor in pipe._named.values() if not isinstance(tensor, torch.nn.Parameter)]
         with torch.random.fork_rng([pipe.device] if pipe.device.type == "cuda" else []), torch.enable_grad():
             _restore_random(pipe.device, held.random)
             output = pipe._forward(held.inputs)
             if self._is_last:
                 output = self._compute_loss(number, output, counts=False)
-        with torch.no_grad():
-            for tensor, old in buffers:
-                tensor.copy_(old)
         result: torch.Tensor = output
         return result
 

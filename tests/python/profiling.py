@@ -201,9 +201,10 @@ class Profiling(unittest.TestCase):
     def setUpClass(cls):
         cls.model, cls.inputs = make_cnn(), torch.randn(4, 1, 28, 28)
         cls.before = copy.deepcopy(cls.model.state_dict())
-        cls.random = torch.get_rng_state()
+        random = torch.get_rng_state()
         cls.profile = motley.profile(cls.model, cls.inputs, loss=nn.functional.cross_entropy, example_targets=torch.tensor([1, 2, 3, 4]),
                                      batch_sizes=[1, 4, 8], seconds=0.5, scale={"slow": 3}, name="small")
+        cls.is_random_left = torch.equal(torch.get_rng_state(), random)
 
     def test_layers_and_sizes_are_those_of_the_modules(self):
         layers = self.profile.data["graph"]["layers"]
@@ -237,7 +238,7 @@ class Profiling(unittest.TestCase):
         for key, value in self.model.state_dict().items():
             self.assertTrue(torch.equal(value, self.before[key]), key)
         self.assertTrue(all(parameter.grad is None for parameter in self.model.parameters()))
-        self.assertTrue(torch.equal(torch.get_rng_state(), self.random))
+        self.assertTrue(self.is_random_left)
 
     def test_it_prints_a_table(self):
         lines = str(self.profile).splitlines()
