@@ -147,7 +147,7 @@ def refuse(model, plan, **given):
     motley.pipeline(model, plan, **arguments)
 
 
-class Equality(RanksTest):
+class PipelineEquality(RanksTest):
     count = 3
 
     def check(self, plan, count, **options):
@@ -313,7 +313,7 @@ def refuse_steps(plan):
     return said
 
 
-class Refusals(RanksTest):
+class PipelineRefusals(RanksTest):
     count = 2
 
     def test_what_does_not_fit(self):
