@@ -141,7 +141,7 @@ ExportedPiece::ExportedPiece(std::shared_ptr<const ExportedProgram> program, con
       ask_operands(node);
     }
   }
-  std::ranges::reverse(held_);
+  std::ranges::sort(held_);
 
   std::map<int, std::size_t> last_use;
   for (const std::size_t number : steps) {

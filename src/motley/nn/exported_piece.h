@@ -56,7 +56,7 @@ class ExportedPiece {
   // Throws what libtorch throws.
   std::vector<torch::Tensor> run(const ExportedState& state, const std::vector<torch::Tensor>& inputs) const;
 
-  // The program's held tensors that it reads, in the order of their first use.
+  // The program's held tensors that it reads, in the order of the program.
   const std::vector<int>& held() const { return held_; }
 
  private:

@@ -124,7 +124,7 @@ IValue of_one(const Values& values) {
   return Function(values[0]);
 }
 
-IValue size_of(const Values& values) {
+IValue find_size(const Values& values) {
   TORCH_CHECK(values.size() == 2, "a size has a tensor and a dimension");
   return values[0].toTensor().size(values[1].toInt());
 }
@@ -134,7 +134,7 @@ using Arithmetic = IValue (*)(const Values&);
 // By the names that the format has for them.
 const std::map<std::string, Arithmetic>& arithmetic() {
   static const std::map<std::string, Arithmetic> kFunctions = {
-      {"torch.ops.aten.sym_size.int", size_of},
+      {"torch.ops.aten.sym_size.int", find_size},
       {"_operator.add", of_two<[](auto a, auto b) { return a + b; }>},
       {"_operator.sub", of_two<[](auto a, auto b) { return a - b; }>},
       {"_operator.mul", of_two<[](auto a, auto b) { return a * b; }>},
