@@ -140,7 +140,9 @@ class Language(nn.Module):
             x = block(x, mask)
         with torch.no_grad():
             size = x.to(self.token.weight.dtype).square().mean(-1, keepdim=True)
-        return self.head(x * torch.rsqrt(size + 1e-6)) + torch.tensor([0.5])
+        with torch.autocast(x.device.type, enabled=False):
+            x = x * torch.rsqrt(size + 1e-6)
+        return self.head(x) + torch.tensor([0.5])
 
 
 class Chain(nn.Module):
