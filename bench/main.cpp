@@ -79,6 +79,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"overhead", python_bench("overhead.py")},
         {"equality", python_bench("equality.py")},
         {"backend", python_bench("backend.py")},
+        {"pipeline-plan", python_bench("pipeline_plan.py")},
         {"server", python_bench("parameter_server.py")},
         {"embeddings", python_bench("embeddings.py")}}},
       {"schedule",

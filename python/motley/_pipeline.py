@@ -209,7 +209,7 @@ class _Links:
         return f"motley/pipeline/{names[0]}"
 
     def _make_group(self, what: str, ranks: Sequence[int], backend: str) -> Any:
-        """Of these of our ranks, by a name of its own. All ranks of torch.distributed make one together; those of a part of them by themselves, over gloo.
+        """Of these of our ranks, by a name of its own. All ranks of torch.distributed make one together; a part of them makes it over gloo.
 
         The latter is not left to new_group: where ranks are in different numbers of groups already, it has different names for one group.
         """
