@@ -1,11 +1,13 @@
 """The examples that need nothing but PyTorch, against one process."""
+import subprocess
+import sys
 import tempfile
 import unittest
 
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from example_runs import ExampleTest, train_alone
+from example_runs import EXAMPLES, RUN, ExampleTest, train_alone
 
 
 class Fsdp(ExampleTest):
@@ -15,6 +17,26 @@ class Fsdp(ExampleTest):
             dcp_to_torch_save(self.folder / "checkpoint", file.name)
             weights = torch.load(file.name, weights_only=False)["model"]
         self.check(weights, train_alone(batches))
+
+
+class Pipeline(ExampleTest):
+    def test_it_profiles_plans_and_equals_one_process(self):
+        from fashion_mnist import Images, make_net
+        steps, batch = 3, 256
+        done = subprocess.run([sys.executable, "-m", "motley", "launch", "--workers", "2", EXAMPLES / "pipeline.py", "--steps", str(steps)],
+                              cwd=self.folder, capture_output=True, text=True, timeout=RUN, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Sequential: 11 layers", done.stdout)
+        torch.manual_seed(0)
+        net, data = make_net(), Images("train")
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        for step in range(steps):
+            images = torch.stack([data[number][0] for number in range(step * batch, (step + 1) * batch)])
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(images), data.labels[step * batch:(step + 1) * batch]).backward()
+            optimizer.step()
+        for name, value in torch.load(self.folder / "weights.pt").items():
+            torch.testing.assert_close(value, net.state_dict()[name], rtol=1e-4, atol=1e-5)  # float32
 
 
 if __name__ == "__main__":
