@@ -7,9 +7,9 @@ import os
 
 import torch
 import torch.distributed as dist
-from fashion_mnist import Images, make_net
 
 import motley
+from fashion_mnist import Images, make_net
 
 BATCH = 256
 

@@ -137,7 +137,7 @@ MODELS = {
 }
 
 
-def outputs_of(value):
+def list_tensors(value):
     return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
@@ -160,7 +160,7 @@ class Cutting(unittest.TestCase):
                 for number, layer in enumerate(chain.layers):
                     values = layer.forward(*values) if number == 0 else layer.forward(values)
                 torch.manual_seed(2)
-                for one, two in zip(outputs_of(values), outputs_of(other(*given)), strict=True):
+                for one, two in zip(list_tensors(values), list_tensors(other(*given)), strict=True):
                     self.assertTrue(torch.equal(one, two))
 
     def test_each_parameter_is_in_a_layer(self):
