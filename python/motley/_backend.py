@@ -58,7 +58,10 @@ def renew(group: dist.ProcessGroup | None) -> None:
 
 def find(group: dist.ProcessGroup | None) -> _motley.Backend | None:
     """The backend ``motley`` of a process group, of all ranks by default; None where it has another."""
-    backend: Any = (group or dist.group.WORLD)._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    try:
+        backend: Any = (group or dist.group.WORLD)._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    except RuntimeError:  # a group for GPUs alone
+        return None
     return backend if isinstance(backend, _motley.Backend) else None
 
 
