@@ -79,6 +79,7 @@ Status ServedParameters::announce(int bucket) {
 }
 
 Status ServedParameters::flush() {
+  MOTLEY_TRY(buckets_->flush());  // refuses a second backward pass, which changes gradients, too
   const auto& places = buckets_->places();
   for (std::size_t index = 0; index < places.size(); ++index) {
     const at::Tensor& gradient = places[index].parameter.tensor.grad();
@@ -89,7 +90,7 @@ Status ServedParameters::flush() {
                   places[index].parameter.name);
     }
   }
-  return buckets_->flush();
+  return {};
 }
 
 Status ServedParameters::wait(double seconds) {
