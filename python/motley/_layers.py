@@ -78,7 +78,7 @@ def cut(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], name: str) ->
     """
     few, more = (tuple(take_rows(tensor, rows) for tensor in inputs) for rows in (_FEW, _MORE))
     whole = Layer(name, "block", list(_names(module)), module)
-    with _unchanged(module):
+    with unchanged(module):
         expected, gradients = _outcome(module, [module], few)
         untrained = {key for key, gradient in gradients.items() if gradient is None}
         try:
@@ -103,9 +103,10 @@ def _names(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 @contextlib.contextmanager
-def _unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Puts buffers, gradients and the states of random generators back in the end."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+def unchanged(module: torch.nn.Module, *, with_parameters: bool = False) -> Iterator[None]:
+    """Puts buffers, gradients and the states of random generators back in the end, and parameters if asked to."""
+    kept = [*module.buffers(), *(module.parameters() if with_parameters else ())]
+    state = [(tensor, tensor.detach().clone()) for tensor in kept]
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
     devices = {tensor.device.index for tensor in module.parameters() if tensor.device.type == "cuda"}
     try:
@@ -115,8 +116,8 @@ def _unchanged(module: torch.nn.Module) -> Iterator[None]:
             yield
     finally:
         with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+            for tensor, before in state:
+                tensor.copy_(before)
         for parameter, gradient in gradients:
             parameter.grad = gradient
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _motley
-from ._layers import Chain, cut, take_rows
+from ._layers import Chain, cut, take_rows, unchanged
 from ._results import Profile
 
 _WARM_PASSES, _LEAST_ROUNDS, _MOST_ROUNDS = 2, 5, 50
@@ -69,21 +69,14 @@ def profile(model: torch.nn.Module, example_inputs: torch.Tensor | Sequence[torc
     others = _check_scale(scale or {}, kind)
     began = time.perf_counter()
     was_training = model.training
-    state = [(tensor, tensor.detach().clone()) for tensor in [*model.parameters(), *model.buffers()]]
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
-        with torch.random.fork_rng(devices=[here] if here.type == "cuda" else []), torch.enable_grad():
+        with unchanged(model, with_parameters=True), torch.enable_grad():
             model.train()
             chain = cut(model, inputs, name or type(model).__name__)
             graph = _describe(model, chain, inputs)
             passes = _Passes(model, chain, inputs, targets, loss, optimizer)
             times = _measure(passes, graph, sizes, seconds, began)
     finally:
-        with torch.no_grad():
-            for tensor, before in state:
-                tensor.copy_(before)
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
         if not was_training:
             model.eval()
     return _assemble(model, chain, graph, times, kind, others, complete=len(times.series) == len(sizes))
