@@ -1,6 +1,6 @@
 """Motley: trains deep networks on heterogeneous hardware, so that fast and slow workers finish together.
 
-Three lines of a PyTorch script change::
+Three lines of a PyTorch script change:
 
     import motley
 
@@ -9,7 +9,7 @@ Three lines of a PyTorch script change::
 
 and each batch is split among the ranks by their measured speed, while gradients stay those of the whole batch.
 
-Planning needs no training script::
+Planning needs no training script:
 
     profile = motley.profile(model, example_inputs)         # or motley.estimate("vgg16", "cluster.yaml")
     print(motley.plan(profile, "cluster.yaml", global_batch_size=256))

@@ -1,4 +1,4 @@
-"""Starts the ranks of a script on this machine, if asked at emulated speeds.
+"""Starts the ranks of a script on this machine, if asked at emulated speeds, or writes what Slurm starts them by.
 
 A speed is relative: 1 for the fastest worker, 0.25 for one that takes four times as long. A rank is slowed down from outside, by being
 stopped whenever it has used more CPU time than its share of a processor, whatever it computes; so a script with plain
@@ -14,6 +14,8 @@ import importlib
 import logging
 import os
 import pickle
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -48,14 +50,30 @@ class LaunchError(RuntimeError):
 def main(words: Sequence[str]) -> int:
     """``motley launch``: the exit code."""
     parser = argparse.ArgumentParser(
-        prog="motley launch", description="Start a script on several ranks of this machine, if asked at emulated speeds.",
-        epilog="Example: motley launch --emulated-speeds 1,1,0.5,0.25 train.py --epochs 3",
+        prog="motley launch", description="Start a script on several ranks of this machine, if asked at emulated speeds, or print a batch "
+        "script that starts them on unlike nodes of Slurm.",
+        epilog="""examples:
+  motley launch --emulated-speeds 1,1,0.5,0.25 train.py --epochs 3
+  motley launch --sbatch='--partition=a100 --nodes=1 --ntasks-per-node=4 --gpus-per-node=4' \\
+                --sbatch='--partition=cpu --ntasks=8 --cpus-per-task=16' train.py | sbatch""",
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, help="how many ranks; by default as many as there are speeds")
     parser.add_argument("--emulated-speeds", metavar="S,S,...", help="relative speed of each rank, such as 1,1,0.5,0.25")
+    parser.add_argument("--sbatch", metavar="OPTIONS", action="append", help="print a batch script instead, in which these are the options "
+                        "of sbatch, a task a rank; once for each kind of nodes")
     parser.add_argument("script", help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     given = parser.parse_args(words)
+    if not os.path.isfile(given.script):
+        parser.error(f"there is no script '{given.script}'")
+    if given.sbatch:
+        if given.workers is not None or given.emulated_speeds is not None:
+            parser.error("--sbatch says how many ranks there are; --workers and --emulated-speeds are for this machine")
+        try:
+            sys.stdout.write(make_batch_script(given.sbatch, [given.script, *given.arguments]))
+        except ValueError as problem:
+            parser.error(str(problem))
+        return 0
     speeds = None
     if given.emulated_speeds is not None:
         try:
@@ -64,9 +82,7 @@ def main(words: Sequence[str]) -> int:
             parser.error(f"--emulated-speeds is '{given.emulated_speeds}'; numbers with commas between them are accepted")
     workers = given.workers if given.workers is not None else len(speeds or [])
     if workers < 1:
-        parser.error("say --workers or --emulated-speeds")
-    if not os.path.isfile(given.script):
-        parser.error(f"there is no script '{given.script}'")
+        parser.error("say --workers, --emulated-speeds or --sbatch")
     logging.basicConfig(format="motley: error: %(message)s")
     try:
         run([given.script, *given.arguments], workers, speeds)
@@ -78,6 +94,51 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+# The script runs on the first node of the first component, where rank 0 is, too. A task finds its place among all of them by Slurm's
+# variables; the port is below those that systems hand out by themselves, and another for each of the jobs that a node may have.
+_BATCH_SCRIPT = """\
+#!/bin/bash
+{options}
+set -euo pipefail
+export MASTER_ADDR="$(hostname)" MASTER_PORT="$((15000 + SLURM_JOB_ID % 15000))"
+if [ -z "${{MOTLEY_SECRET_FILE:-}}" ]; then  # by which ranks of several hosts know each other
+  export MOTLEY_SECRET_FILE="$SLURM_SUBMIT_DIR/.motley-secret-$SLURM_JOB_ID"
+  trap 'rm -f "$MOTLEY_SECRET_FILE"' EXIT
+  (umask 077 && head -c 32 /dev/urandom | base64 >"$MOTLEY_SECRET_FILE")
+fi
+rank=(bash -c '
+  export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_STEP_NUM_TASKS" LOCAL_RANK="$SLURM_LOCALID"
+  export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-${{SLURM_CPUS_PER_TASK:-1}}}}"
+  exec "$@"' bash {command})
+srun {steps}
+"""
+
+
+def make_batch_script(components: Sequence[str], command: Sequence[str]) -> str:
+    """What ``sbatch`` takes to start a script with its arguments on nodes of several kinds: a heterogeneous job, a task a rank.
+
+    Args:
+        components: for each kind of nodes the options of ``sbatch``, such as ``"--partition=cpu --nodes=2 --ntasks-per-node=8"``. The first
+            has rank 0, and the options that are of the whole job.
+        command: the script and its arguments. Nodes have them, and this Python, under the same path.
+
+    Raises:
+        ValueError: options that cannot stand in a batch script.
+    """
+    lines, steps = [], []
+    for number, options in enumerate(components):
+        if not options.startswith("-") or not options.isprintable() or "#" in options:
+            raise ValueError(f"--sbatch is {options!r}; options of sbatch in one line are accepted, such as "
+                             "--sbatch='--partition=cpu --ntasks=8'")
+        lines += ["#SBATCH hetjob"] if lines else [f"#SBATCH --job-name={shlex.quote(Path(command[0]).stem)}"]
+        lines.append(f"#SBATCH {options}")
+        step = [f"--het-group={number}"] if len(components) > 1 else []
+        if processors := re.search(r"(?:^|\s)(?:--cpus-per-task[=\s]|-c\s*)(\d+)(?:\s|$)", options):
+            step.append(f"--cpus-per-task={processors[1]}")  # which srun does not take from the job
+        steps.append(" ".join([*step, "--kill-on-bad-exit=1", '"${rank[@]}"']))
+    return _BATCH_SCRIPT.format(options="\n".join(lines), steps=" : ".join(steps), command=shlex.join([sys.executable, *command]))
 
 
 def launch(function: Callable[..., Any], args: Sequence[Any] = (), *, workers: int | None = None,

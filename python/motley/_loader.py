@@ -16,7 +16,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,9 @@ import torch.distributed as dist
 import torch.utils.data
 
 from . import _motley
+from ._planning import Document, list_proportions, read_plan
 from ._ranks import PendingRows, Ranks
+from ._results import Plan
 from ._run_directory import RunDirectory
 
 _UNWEIGHTED = (
@@ -90,7 +92,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     Takes the place of ``DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))``. Every sample of an epoch is used
     exactly once, by one rank, whatever the split (with ``drop_last`` those of a short last batch are not used). The global
     batch is the same in every step, so learning rates stay. Gradients must be weighted by the samples of each rank:
-    :func:`motley.weight_gradients` does that.
+    ``motley.weight_gradients`` does that.
 
     Args:
         dataset: a map-style dataset (``__getitem__`` and ``__len__``), the same on every rank.
@@ -99,7 +101,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         seed: of the orders; the same on all ranks.
         drop_last: leave out a last batch of an epoch that is smaller than the others.
         batch_split: ``"dynamic"`` follows the measured speeds; ``"equal"``; a list of proportions, a number a rank, such as
-            ``[3, 1]``; or ``"replay:FILE"``, the splits that a run recorded in its metrics.jsonl.
+            ``[3, 1]``; a plan of one stage, as ``motley.plan`` returns it, or the path of one, for the batch fractions of its
+            replicas; or ``"replay:FILE"``, the splits that a run recorded in its metrics.jsonl.
         gradient_accumulation_steps: micro-batches of each step on every rank. The loader then yields micro-batches, and
             ``len()`` counts those. Divides ``global_batch_size``, and the dataset where short last batches are used.
         micro_batch_size: instead, a fixed number of samples a micro-batch; faster ranks get more micro-batches
@@ -115,9 +118,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     Attributes:
         epoch: how many passes are done.
-
-    Attributes (of what was yielded last):
-        samples: this rank's samples of the step; 0 where it has none and got a stand-in, whose gradients count nothing.
+        samples: this rank's samples of the step, which like what follows is that of the batch yielded last; 0 where it has none and got a
+            stand-in, whose gradients count nothing.
         total: samples of the step on all ranks.
         split: samples of each rank.
         micro_batches: how many micro-batches this rank has in the step.
@@ -136,7 +138,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     use_stateful_dataloader = True
 
     def __init__(self, dataset: torch.utils.data.Dataset[Any], global_batch_size: int | None = None, *, shuffle: bool = True,
-                 seed: int = 0, drop_last: bool = False, batch_split: str | Sequence[float] = "dynamic",
+                 seed: int = 0, drop_last: bool = False, batch_split: str | Sequence[float] | Document = "dynamic",
                  gradient_accumulation_steps: int = 1, micro_batch_size: int | None = None,
                  min_local_batch_size: int | None = None, max_local_batch_size: int | None = None,
                  process_group: torch.distributed.ProcessGroup | None = None, writer: Any = None,
@@ -165,7 +167,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._accumulation, self._micro = int(gradient_accumulation_steps), micro_batch_size
         self._unit = self._micro or self._accumulation  # samples that are not split further
         self._check_unit()
-        self._policy, self._proportions, self._recorded, self._recorded_name = _read_policy(batch_split)
+        self._policy, self._proportions, self._recorded, self._recorded_name = _read_policy(batch_split, self._batch)
         self._counted = 1 if self._policy == "replay" else self._unit  # samples that the splitter counts as one
         self._minimum, self._maximum = min_local_batch_size, max_local_batch_size
         for name, bound in (("min_local_batch_size", self._minimum), ("max_local_batch_size", self._maximum)):
@@ -202,8 +204,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._pass = (0, 0)  # number and cursor of its first step
         self._yielded = 0  # samples of the batch yielded last
 
-        self.samples, self.total, self.micro_batches, self.step_ends = 0, 0, 0, True
+        self.samples: int = 0
+        self.total: int = 0
         self.split: list[int] = []
+        self.micro_batches: int = 0
+        self.step_ends: bool = True
         self._begins = False  # whether a pass is beginning, which alone may draw
         drawn = _Drawn(self)
         super().__init__(dataset, batch_sampler=drawn, **arguments)
@@ -217,7 +222,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def weigh(self, loss: torch.Tensor) -> torch.Tensor:
         """The mean loss over the samples yielded last, scaled so that plain averaging over ranks and adding up over micro-batches
-        give the gradient of the mean over the whole batch. Instead of :func:`motley.weight_gradients`; the script then does not
+        give the gradient of the mean over the whole batch. Instead of ``motley.weight_gradients``; the script then does not
         divide by the number of micro-batches."""
         if any(not weight.by_loss for weight in self._weights):
             raise RuntimeError("the gradients are weighted already, by motley.weight_gradients: use that or loader.weigh, not both")
@@ -238,7 +243,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begins the next pass with the order of this epoch; without it, passes count up. Ignored just after
-        :meth:`load_state_dict`, which says where to go on."""
+        ``load_state_dict``, which says where to go on."""
         if not self._resumes:
             self._epoch, self._cursor = int(epoch), 0
 
@@ -250,7 +255,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 "cursor": self._cursor, "step": self._number, "batch_split": saved}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where :meth:`state_dict` was called: the next pass yields what was left of that epoch.
+        """Goes on where ``state_dict`` was called: the next pass yields what was left of that epoch.
 
         Raises:
             ValueError: a state of another dataset, order or version.
@@ -542,7 +547,7 @@ def _check_integer(name: str, value: Any, least: int) -> None:
         raise ValueError(f"{name} is {value!r}; an integer of at least {least} is accepted")
 
 
-def _read_policy(batch_split: Any) -> tuple[str, list[float], str, str]:
+def _read_policy(batch_split: Any, global_batch_size: int) -> tuple[str, list[float], str, str]:
     """The policy's name, proportions, and recorded splits as text with the name of their file."""
     if isinstance(batch_split, str):
         if batch_split.startswith("replay:"):
@@ -557,8 +562,21 @@ def _read_policy(batch_split: Any) -> tuple[str, list[float], str, str]:
             return batch_split, [], "", ""
     elif isinstance(batch_split, Sequence):
         return "fixed", [float(part) for part in batch_split], "", ""
-    raise ValueError(f"batch_split is {batch_split!r}; 'dynamic', 'equal', 'replay:FILE' or a list of proportions, a number a "
-                     "rank, is accepted")
+    elif isinstance(batch_split, (os.PathLike, Mapping, Plan)):
+        return "fixed", _read_proportions(read_plan(batch_split), global_batch_size), "", ""
+    raise ValueError(f"batch_split is {batch_split!r}; 'dynamic', 'equal', 'replay:FILE', a list of proportions, a number a rank, or a "
+                     "plan or the path of one, is accepted")
+
+
+def _read_proportions(plan: Mapping[str, Any], global_batch_size: int) -> list[float]:
+    """Of the parts of a plan of one stage, a number a device."""
+    if len(plan["stages"]) != 1:
+        raise ValueError(f"batch_split is a plan of {len(plan['stages'])} stages; one of a single stage is accepted, and motley.pipeline "
+                         "runs the others")
+    if plan["global_batch_size"] != global_batch_size:
+        raise ValueError(f"batch_split is a plan for batches of {plan['global_batch_size']} samples, and global_batch_size is "
+                         f"{global_batch_size}; a plan for that is accepted")
+    return list_proportions(plan["stages"][0])
 
 
 def _write(writer: Any, step: _Step, measured: list[list[float]]) -> None:

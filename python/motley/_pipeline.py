@@ -13,7 +13,6 @@ between two replicas at the fraction f of a micro-batch of n rows it is floor(f 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,9 +24,8 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
-from . import _motley
 from ._layers import Chain, Layer, cut
-from ._planning import Document, _named
+from ._planning import Document, list_proportions, read_plan
 from ._profile import check_example
 from ._weighting import BatchNorm
 
@@ -42,7 +40,7 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
     """This rank's part of a model that runs as a plan says; called on all ranks, which are the plan's stages one after the other, each
     with its replicas in their order.
 
-    The model is cut as :func:`profile` cuts it, and is in training mode from now on. This rank keeps the parameters of its stage's layers
+    The model is cut as ``motley.profile`` cuts it, and is in training mode from now on. This rank keeps the parameters of its stage's layers
     on its device; all others go to the device "meta", so that the model can no longer be used by itself.
 
     Args:
@@ -65,8 +63,7 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
         raise ValueError(f"loss_fn: a {type(loss_fn).__name__}; accepted: a function of outputs and targets")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
         raise ValueError(f"timeout: {timeout!r}; accepted: seconds, a number above 0")
-    documents: dict[str, str] = {}
-    read = json.loads(_motley.read_plan(_named("plan", plan, documents), documents))
+    read = read_plan(plan)
     layout = _Layout(read)
     links = _Links(process_group, timeout)
     if layout.ranks != links.count:
@@ -133,7 +130,7 @@ class _Layout:
         self._parts: list[tuple[float, float]] = []  # of each rank: where its part of a micro-batch begins and ends
         rank = 0
         for stage in plan["stages"]:
-            weights = [float(replicas.get("batch_fraction", 1)) for replicas in stage["replicas"] for _ in range(replicas.get("count", 1))]
+            weights = list_proportions(stage)
             total, before = sum(weights), 0.0
             for number, weight in enumerate(weights):
                 after = before + weight
@@ -304,7 +301,7 @@ class _Incoming:
 
 
 class Pipeline:
-    """A rank's part of a model that runs as a plan says; made by :func:`pipeline`.
+    """A rank's part of a model that runs as a plan says; made by ``motley.pipeline``.
 
     Attributes:
         rank: in the process group.

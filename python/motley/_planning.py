@@ -50,7 +50,7 @@ def plan(profile: Document | None = None, cluster: Document | None = None, *, mo
     """The best plan of a model on a cluster: its pipeline stages, and how many devices of which type each has.
 
     Args:
-        profile: how long layers take where; ``motley profile`` or :func:`estimate` make one.
+        profile: how long layers take where; ``motley profile`` or ``motley.estimate`` make one.
         cluster: device types, prices, counts and links; this machine where there is none.
         model: a published model in place of a profile, estimated from the speeds of the cluster's device types.
         global_batch_size: samples of a step.
@@ -159,6 +159,18 @@ def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Seque
         "checkpoint_interval": checkpoint_interval, "seed": seed, "throughputs": throughputs, "device_type": device_type,
         "intra_node_bandwidth": intra_node_bandwidth, "inter_node_bandwidth": inter_node_bandwidth})
     return Schedule(**_motley.schedule(_trace(trace, documents), keywords, documents))
+
+
+def read_plan(plan: Document) -> dict[str, Any]:
+    """A plan as its file has it, checked. ValueError where it is refused."""
+    documents: dict[str, str] = {}
+    read: dict[str, Any] = json.loads(_motley.read_plan(_named("plan", plan, documents), documents))
+    return read
+
+
+def list_proportions(stage: Mapping[str, Any]) -> list[float]:
+    """In which the devices of a stage of a plan share the batch, in their order; equal ones where the plan says none."""
+    return [float(replicas.get("batch_fraction", 1)) for replicas in stage["replicas"] for _ in range(replicas.get("count", 1))]
 
 
 def _keywords(given: Mapping[str, Any]) -> dict[str, str | list[str]]:

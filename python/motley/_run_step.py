@@ -23,8 +23,6 @@ Result = TypeVar("Result")
 def run_step(step: Callable[[Any], Result], batch: Any, loader: DataLoader) -> Result:
     """What ``step(batch)`` gives; where a rank runs out of memory, the step is begun again with fewer samples on that rank.
 
-    ::
-
         def step(batch):
             inputs, labels = batch
             optimizer.zero_grad()
@@ -36,7 +34,7 @@ def run_step(step: Callable[[Any], Result], batch: Any, loader: DataLoader) -> R
         for batch in loader:
             loss = motley.run_step(step, batch, loader)
 
-    For a DistributedDataParallel over the backend ``"motley"`` whose gradients :func:`motley.weight_gradients` weights, one batch a step.
+    For a DistributedDataParallel over the backend ``"motley"`` whose gradients ``motley.weight_gradients`` weights, one batch a step.
     Elsewhere memory that runs out ends the run, with an error that says what to set. From then on the rank gets at most three quarters
     of what it had not the memory for.
 

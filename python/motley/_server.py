@@ -22,8 +22,8 @@ _shared: list[Server] = []
 
 
 class Server:
-    """A parameter server as this rank reaches it, in one session with the other ranks. Made by :func:`use_server`, and given back by
-    :meth:`release`."""
+    """A parameter server as this rank reaches it, in one session with the other ranks. Made by ``use_server``, and given back by
+    ``release``."""
 
     def __init__(self, group: dist.ProcessGroup | None, server: str | None, token_file: str | None, embedding_dir: str | None,
                  timeout: float) -> None:

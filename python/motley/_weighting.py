@@ -34,7 +34,7 @@ def weight_gradients(model: Model, loader: DataLoader | None = None, *, samples:
         samples: instead of a loader, for batches that come from elsewhere, such as an ``IterableDataset``: how many samples a
             batch has, of the arguments of the model's ``forward``. Ranks may have any numbers, but as many batches as each
             other, and one batch a step. Who gets which sample is then the script's affair.
-        by: ``"samples"``; or ``"loss"`` where the script's loss is scaled by :meth:`DataLoader.weigh` or by a framework, and the
+        by: ``"samples"``; or ``"loss"`` where the script's loss is scaled by ``DataLoader.weigh`` or by a framework, and the
             hook measures times only.
         hook: a communication hook of your own, as ``(state, hook)`` of ``register_comm_hook``: it gets buckets whose average over
             ranks is the gradient. BatchNorm layers are then left alone.

@@ -213,6 +213,12 @@ class Equality(RanksTest):
         self.assertEqual(results[0]["splits"][0], [12, 8, 4])
         self.assertEqual(sum(results[0]["splits"][-1]), SAMPLES % 24)
 
+    def test_a_plan(self):
+        plan = make_plan(24, [{"type": "gpu", "count": 2, "batch_fraction": 3 / 8}, {"type": "cpu", "batch_fraction": 1 / 4}])
+        results = self.on_ranks(train, {"global_batch_size": 24, "batch_split": plan}, "hook", 1)
+        self.assertEqual(results[0]["splits"][0], [9, 9, 6])
+        self.check({"global_batch_size": 24, "batch_split": plan}, "hook")
+
     def test_dynamic_splits_agree_however_far_ranks_draw_ahead(self):
         results = self.on_ranks(train_drawing_ahead, 6)
         self.assertEqual(results[0]["splits"], results[1]["splits"])
@@ -468,6 +474,15 @@ class Stream(torch.utils.data.IterableDataset):
         return iter(range(3))
 
 
+def make_plan(global_batch_size, *stages):
+    """Of a model with a layer a stage."""
+    layers = [f"layer{number}" for number in range(len(stages))]
+    return {"version": 2, "model": "layers", "layers": layers, "global_batch_size": global_batch_size, "stages": [
+        {"first_layer": layer, "last_layer": layer, "replicas": replicas,
+         "gradient_sync": "ring" if sum(one.get("count", 1) for one in replicas) > 1 else "none"}
+        for layer, replicas in zip(layers, stages)]}
+
+
 class OneProcess(unittest.TestCase):
     def refused(self, words, *arguments, **named):
         with self.assertRaises(ValueError) as caught:
@@ -485,6 +500,10 @@ class OneProcess(unittest.TestCase):
         self.refused("does not divide the last batch", data, 64, gradient_accumulation_steps=4)
         self.refused("one of them", data, 64, gradient_accumulation_steps=4, micro_batch_size=4)
         self.refused("batch_split is 'fast'", data, 64, batch_split="fast")
+        self.refused("a plan of 2 stages; one of a single stage is accepted", data, 64, batch_split=make_plan(64, *[[{"type": "cpu"}]] * 2))
+        self.refused("a plan for batches of 32 samples, and global_batch_size is 64", data, 64, batch_split=make_plan(32, [{"type": "cpu"}]))
+        self.refused("nowhere.json", data, 64, batch_split=pathlib.Path("nowhere.json"))
+        self.refused("field 'stages'", data, 64, batch_split={"version": 2})
         self.refused("fewer than one batch", data, 512, drop_last=True)
         self.refused("writer is a str; a TensorBoard SummaryWriter or a W&B run", data, 64, writer="runs")
         self.refused("process_group is a list; what torch.distributed.new_group gives", data, 64, process_group=[0, 1])

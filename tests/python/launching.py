@@ -14,6 +14,7 @@ import unittest
 import unittest.mock
 
 import motley
+import slurm_cluster
 
 TIMES = """
 import json, os, pathlib, sys, time
@@ -175,6 +176,72 @@ class LaunchingAFunction(unittest.TestCase):
                                ({"workers": 1, "args": [threading.Lock()]}, "cannot be sent to processes")):
             with self.subTest(words), self.assertRaisesRegex(ValueError, words):
                 motley.launch(os.getpid, **options)
+
+
+ON_SLURM = """
+import json, os, pathlib, signal, sys, torch, torch.distributed as dist, motley
+dist.init_process_group("motley")
+torch.manual_seed(dist.get_rank())
+net = torch.nn.Linear(5, 1).double()
+inputs = torch.randn(203, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+loader = motley.DataLoader(torch.utils.data.TensorDataset(torch.arange(203), inputs), 24, batch_split=[3, 3, 1, 1])
+model = motley.weight_gradients(torch.nn.parallel.DistributedDataParallel(net), loader)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+used = []
+for numbers, values in loader:
+    if sys.argv[2] == "die" and dist.get_rank() == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.zero_grad()
+    model(values).square().mean().backward()
+    optimizer.step()
+    used += numbers.tolist() if loader.samples else []
+pathlib.Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps({
+    "node": os.environ["SLURMD_NODENAME"], "local": os.environ["LOCAL_RANK"], "threads": os.environ["OMP_NUM_THREADS"], "used": used,
+    "weight": net.weight.tolist()}))
+"""
+
+
+@unittest.skipIf(slurm_cluster.why_not(), slurm_cluster.why_not())
+class LaunchingOnSlurm(unittest.TestCase):
+    """A job on two kinds of nodes: one with two ranks of a processor each, and two with a rank of two processors each."""
+
+    def run_job(self, what):
+        cluster = slurm_cluster.SlurmCluster(nodes=3, cpus=2)
+        self.addCleanup(cluster.stop)
+        folder = cluster.folder / "job"
+        folder.mkdir()
+        (folder / "train.py").write_text(ON_SLURM)
+        written = subprocess.run([sys.executable, "-m", "motley", "launch", "--sbatch=--nodelist=n0 --ntasks=2",
+                                  "--sbatch=--nodelist=n1,n2 --ntasks-per-node=1 --cpus-per-task=2", "train.py", folder, what], cwd=folder,
+                                 capture_output=True, text=True, timeout=60, check=True).stdout
+        done = subprocess.run(["sbatch", "--wait", "--output=output"], input=written, cwd=folder, env=cluster.environment,
+                              capture_output=True, text=True, timeout=240, check=False)
+        self.assertEqual([file.name for file in folder.glob(".motley-secret-*")], [])
+        ranks = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+        return done.returncode, ranks, (folder / "output").read_text()
+
+    def test_ranks_on_nodes_of_two_kinds(self):
+        code, ranks, output = self.run_job("train")
+        self.assertEqual(code, 0, output)
+        self.assertEqual([(rank["node"], rank["local"], rank["threads"]) for rank in ranks],
+                         [("n0", "0", "1"), ("n0", "1", "1"), ("n1", "0", "2"), ("n2", "0", "2")])
+        self.assertEqual(sorted(number for rank in ranks for number in rank["used"]), list(range(203)))
+        self.assertGreater(len(ranks[0]["used"]), 2 * len(ranks[3]["used"]))
+        self.assertEqual([rank["weight"] for rank in ranks], 4 * [ranks[0]["weight"]])
+
+    def test_a_killed_rank_ends_the_job(self):
+        code, ranks, output = self.run_job("die")
+        self.assertNotEqual(code, 0)
+        self.assertEqual(ranks, [])
+        self.assertIn("rank 3", output)
+
+    def test_options_that_are_refused(self):
+        for flags, words in ((["--sbatch=cpu"], "options of sbatch in one line"), (["--sbatch=--ntasks=2\n#SBATCH"], "in one line"),
+                             (["--sbatch=--ntasks=2", "--workers=2"], "--sbatch says how many ranks there are")):
+            done = subprocess.run([sys.executable, "-m", "motley", "launch", *flags, __file__], capture_output=True, text=True, timeout=60,
+                                  check=False)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(words, done.stderr)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def prepare_trainer(trainer: Trainer, **arguments: Any) -> Trainer:
 
     Args:
         trainer: before its ``train()``.
-        **arguments: of :class:`motley.DataLoader`, such as ``batch_split`` and ``max_local_batch_size``.
+        **arguments: of ``motley.DataLoader``, such as ``batch_split`` and ``max_local_batch_size``.
 
     Returns:
         The same trainer.

@@ -164,8 +164,6 @@ def _leave(client: _motley.EmbeddingTables, server: Server) -> None:
 class EmbeddingBagCollection(torch.nn.Module):
     """Tables of any number and width, and the pooled rows of a batch's features.
 
-    ::
-
         embeddings = motley.nn.EmbeddingBagCollection(
             tables=[motley.nn.EmbeddingBagConfig(name="users", embedding_dim=16, num_embeddings=10**8, feature_names=["user"])],
             optimizer=motley.optim.RowAdagrad(lr=0.05), loader=loader)
@@ -181,7 +179,7 @@ class EmbeddingBagCollection(torch.nn.Module):
         loader: the motley.DataLoader that training reads; made before its first pass. Each rank's gradients then count by its samples.
         features: with a loader, what of a batch is given to forward: rows of the next batch are then asked for while this one is
             computed.
-        server, token_file, process_group, timeout: as those of :class:`motley.optim.ParameterServerOptimizer`, with which it shares
+        server, token_file, process_group, timeout: as those of ``motley.optim.ParameterServerOptimizer``, with which it shares
             a server where they are the same.
         embedding_dir: the directory in which rank 0's own server keeps rows that do not fit into `memory_bytes`.
         memory_bytes: of a table's rows in the memory of each server; 0: no bound.
@@ -287,7 +285,7 @@ class EmbeddingBag(torch.nn.Module):
     Args:
         num_embeddings, embedding_dim: as torch's.
         mode: "mean", "sum" or "max".
-        **arguments: optimizer, seed, loader, server and so on, as those of :class:`EmbeddingBagCollection`.
+        **arguments: optimizer, seed, loader, server and so on, as those of ``EmbeddingBagCollection``.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, mode: str = "mean", weight_init_max: float = 0.01,
@@ -311,7 +309,7 @@ class EmbeddingBag(torch.nn.Module):
         self.rows._tables.ask_ahead(self.rows._ids({"ids": _Bags(input.flatten(), None)}), True)
 
     def step(self) -> None:
-        """As :meth:`EmbeddingBagCollection.step`."""
+        """As ``EmbeddingBagCollection.step``."""
         self.rows.step()
 
     def step_with(self, optimizer: torch.optim.Optimizer) -> None:

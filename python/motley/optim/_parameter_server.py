@@ -38,8 +38,6 @@ _MEGABYTE = 1 << 20
 class ParameterServerOptimizer(torch.optim.Optimizer):
     """Takes the place of an optimizer, and of DistributedDataParallel: the model is not wrapped.
 
-    ::
-
         optimizer = motley.optim.ParameterServerOptimizer(torch.optim.AdamW(net.parameters(), lr=3e-4), loader=loader)
         for inputs, targets in loader:
             loss_function(net(inputs), targets).backward()
@@ -52,7 +50,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     Between backward() and step() weights may be moving already; read or change them after step(). After the first step they
     are the server's: load a checkpoint into model and optimizer before it, or the model first and then the optimizer by
-    :meth:`load_state_dict`, which sends both. After step() gradients are gone, as after zero_grad().
+    ``load_state_dict``, which sends both. After step() gradients are gone, as after zero_grad().
 
     Args:
         optimizer: a torch.optim.SGD, Adam or AdamW over float32 parameters; its groups, with their learning rates and the
