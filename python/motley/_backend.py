@@ -11,12 +11,15 @@ import atexit
 import os
 import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
+
+import motley_backend
 
 from . import _motley
 
@@ -27,14 +30,27 @@ os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 # Threads end before the interpreter does: one that needed its lock after that would take the process down.
 atexit.register(_motley.shutdown_backends)
 
+NAME = motley_backend.NAME
 _made: dict[str, Any] = {}  # what backends of several ranks were made with, by the group's name
 _TRANSPORTS = ("auto", "tcp")
 _NO_GLOO = ("it goes over gloo, which is not authenticated, and the ranks are on several hosts: set GLOO_DEVICE_TRANSPORT=TCP_TLS and "
             "gloo's variables for keys and certificates on all ranks, or make a group with backend=\"gloo\" for it")
 
 
+@dataclass(frozen=True)
+class Options:
+    """Of a group that torch.distributed does not know, named as its own are."""
+
+    store: Store
+    group_rank: int
+    group_size: int
+    timeout: timedelta
+    global_ranks_in_group: list[int]
+    group_id: str
+
+
 def create(options: Any) -> Any:
-    """The backend of one process group, as torch.distributed asks for it. Waits for all of its ranks.
+    """The backend of one process group, by torch.distributed's options or ours. Waits for all of its ranks.
 
     Raises:
         ValueError: MOTLEY_TRANSPORT is not one of its values, or the ranks are on several hosts and have no secret.

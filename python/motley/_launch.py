@@ -127,7 +127,8 @@ def make_batch_script(components: Sequence[str], command: Sequence[str]) -> str:
     Raises:
         ValueError: options that cannot stand in a batch script.
     """
-    lines, steps = [], []
+    lines: list[str] = []
+    steps = []
     for number, options in enumerate(components):
         if not options.startswith("-") or not options.isprintable() or "#" in options:
             raise ValueError(f"--sbatch is {options!r}; options of sbatch in one line are accepted, such as "

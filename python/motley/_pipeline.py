@@ -1,9 +1,10 @@
 """Runs a plan over a torch.nn.Module: each rank computes its stage's layers, micro-batches go through the stages in the plan's schedule,
 and the step is complete at its end, so that it computes what one process would.
 
-One runtime does for all plans: rows of a micro-batch go from the ranks that have them to those that need them, over point-to-point messages
-of a gloo group, whatever the numbers of replicas of neighbouring stages. torch.distributed.pipelining wants as many replicas in every stage
-and micro-batches of one size, so that it would have been a second runtime for some plans, with other rules for the rest.
+One runtime does for all plans: rows of a micro-batch go from the ranks that have them to those that need them, over connections of our own
+(src/motley/collective/stage_channels.h), whatever the numbers of replicas of neighbouring stages. torch.distributed.pipelining wants as
+many replicas in every stage and micro-batches of one size, so that it would have been a second runtime for some plans, with other rules
+for the rest.
 
 A micro-batch's loss counts by its rows, so gradients of a stage's replicas are simply added up. Row boundaries are those of the program:
 between two replicas at the fraction f of a micro-batch of n rows it is floor(f n + phase), where micro-batch i of m has the phase
@@ -14,23 +15,25 @@ from __future__ import annotations
 
 import itertools
 import math
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
+from . import _motley
 from ._layers import Chain, Layer, cut
 from ._planning import Document, list_proportions, read_plan
 from ._profile import check_example
+from ._ranks import Ranks, make_group
+from ._session import Meeting
 from ._weighting import BatchNorm
 
 _FORWARD, _BACKWARD, _LOSS = range(3)
-Value = TypeVar("Value")
 LossFunction = Callable[[Any, Any], torch.Tensor]
 
 
@@ -40,8 +43,8 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
     """This rank's part of a model that runs as a plan says; called on all ranks, which are the plan's stages one after the other, each
     with its replicas in their order.
 
-    The model is cut as ``motley.profile`` cuts it, and is in training mode from now on. This rank keeps the parameters of its stage's layers
-    on its device; all others go to the device "meta", so that the model can no longer be used by itself.
+    The model is cut as ``motley.profile`` cuts it, and is in training mode from now on. This rank keeps the parameters of its stage's
+    layers on its device; all others go to the device "meta", so that the model can no longer be used by itself.
 
     Args:
         model: the whole model. A stage's parameters and buffers become those of its first replica.
@@ -76,7 +79,7 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
         _check_shared(chain, stages)
         return chain, stages
 
-    chain, stages = links.agree(prepare, "motley.pipeline")
+    chain, stages = links.ranks.agree(prepare)
     return Pipeline(model, chain, stages, layout, links, loss_fn, inputs, torch.device(device) if device else inputs[0].device)
 
 
@@ -180,100 +183,59 @@ class _Layout:
 
 
 class _Links:
-    """Messages between the ranks of a process group, each with a deadline; tensors on a GPU go through the memory of the host."""
+    """What goes between the ranks of a process group, each wait with a deadline; tensors on a GPU go through the memory of the host."""
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float | None) -> None:
-        self.rank, self.count = 0, 1
-        self._group: Any = None
-        self._timeout = timedelta(seconds=timeout) if timeout else None
-        if not (dist.is_available() and dist.is_initialized()):
-            return
-        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
-        if self.rank < 0:
-            raise ValueError("this process is not a rank of process_group")
-        self._global = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
+        self.ranks = Ranks(group)
+        self.rank, self.count = self.ranks.rank, self.ranks.count
         self._parent = group
-        if self._timeout is None:
-            self._timeout = _find_timeout(group)
+        self._seconds = timeout if timeout else self.ranks.timeout.total_seconds()
+        self._channels: _motley.StageChannels | None = None
+
+    def connect(self, peers: Iterable[int]) -> None:
+        """With these ranks, of which each names this one, too. Waits for all ranks."""
         if self.count > 1:
-            self._name = self._agree_on_name()
-            self._group = self._make_group("all", range(self.count), "gloo")
-
-    def _agree_on_name(self) -> str:
-        names: list[Any] = [None] * self.count
-        with _waiting("motley.pipeline", range(self.count)):
-            dist.all_gather_object(names, uuid.uuid4().hex, group=self._parent)
-        return f"motley/pipeline/{names[0]}"
-
-    def _make_group(self, what: str, ranks: Sequence[int], backend: str) -> Any:
-        """Of these of our ranks, by a name of its own. All ranks of torch.distributed make one together; a part of them makes it over gloo.
-
-        The latter is not left to new_group: where ranks are in different numbers of groups already, it has different names for one group.
-        """
-        if self._parent is None:
-            return dist.new_group([self._global[rank] for rank in ranks], backend=backend, timeout=self._timeout)
-        c10d: Any = dist.distributed_c10d
-        store = c10d.PrefixStore(f"{self._name}/{what}", c10d._get_default_store())
-        return c10d.ProcessGroupGloo(store, ranks.index(self.rank), len(ranks), self._timeout)
+            session = Meeting(self.ranks).join(self._seconds)
+            own = sorted(set(peers) - {self.rank})
+            self._channels = channels = self.ranks.agree(lambda: _motley.StageChannels(session, own, self._seconds))
+            weakref.finalize(self, channels.leave)
 
     def make_stage_groups(self, members: Sequence[Sequence[int]]) -> list[Any]:
-        """Of each stage that has several ranks and this one, or all ranks, a group; of the process group's backend where it is of all."""
+        """Of each stage that has several ranks and this one, a group; one of all ranks of torch.distributed has the backend of these."""
         groups: list[Any] = []
-        for stage, ranks in enumerate(members):
-            takes_part = len(ranks) > 1 and (self._parent is None or self.rank in ranks)
-            groups.append(self._make_group(f"stage {stage}", ranks, dist.get_backend()) if takes_part else None)
+        for ranks in members:
+            if len(ranks) == 1:
+                groups.append(None)
+            elif self._parent is None and len(ranks) == self.count:
+                groups.append(dist.new_group(list(ranks), backend=dist.get_backend(), timeout=self._timeout))
+            else:
+                groups.append(make_group(self._parent, ranks, self._timeout))
         return groups
 
-    def agree(self, work: Callable[[], Value], what: str) -> Value:
-        """What work() gives; where it fails on one rank, it fails on all. Waits for all ranks."""
-        failure: str | None = None
-        problem: Exception | None = None
-        value: Value | None = None
-        try:
-            value = work()
-        except (ValueError, RuntimeError) as found:
-            failure, problem = str(found), found
-        failures: list[Any] = [failure]
-        if self._group is not None:
-            failures = [None] * self.count
-            with _waiting(what, range(self.count)):
-                dist.all_gather_object(failures, failure, group=self._parent)
-        if problem is not None:
-            raise problem
-        for rank, message in enumerate(failures):
-            if message is not None:
-                raise RuntimeError(f"{what}: rank {rank} failed: {message}")
-        return value  # type: ignore[return-value]
+    @property
+    def _timeout(self) -> timedelta:
+        return timedelta(seconds=self._seconds)
 
-    def send(self, rank: int, tag: int, tensor: torch.Tensor) -> tuple[dist.Work, torch.Tensor]:
-        """Begins to send; the tensor must stay until the work is waited for."""
-        tensor = tensor.contiguous()
-        return self._group.send([tensor], rank, tag), tensor
+    def send(self, rank: int, tag: int, tensor: torch.Tensor) -> None:
+        """Begins to send; the tensor must not change until all has been sent."""
+        self._open().send(rank, tag, tensor)
 
-    def receive(self, rank: int, tag: int, tensor: torch.Tensor) -> dist.Work:
-        """Begins to receive into a contiguous tensor."""
-        work: dist.Work = self._group.recv([tensor], rank, tag)
-        return work
+    def receive(self, rank: int, tag: int, tensor: torch.Tensor) -> None:
+        """Begins to receive into a contiguous tensor what the rank sends next, which has this tag."""
+        self._open().receive(rank, tag, tensor)
 
-    def gather(self, value: Any, what: str) -> list[Any] | None:
-        """Every rank's value on rank 0; None elsewhere. Waits for all ranks."""
-        if self._group is None:
-            return [value]
-        values: list[Any] | None = [None] * self.count if self.rank == 0 else None
-        with _waiting(what, range(self.count)):
-            dist.gather_object(value, values, group=self._parent, group_dst=0)
-        return values
+    def wait(self, rank: int, what: str) -> None:
+        """For the first of what is to be received from a rank and was not waited for."""
+        self._open().wait(rank, self._seconds, what)
 
+    def finish(self) -> None:
+        """Waits until all has been sent."""
+        if self._channels is not None:
+            self._channels.flush(self._seconds)
 
-def _find_timeout(group: dist.ProcessGroup | None) -> timedelta:
-    """The process group's."""
-    backend: Any = None
-    try:
-        own: Any = group if group is not None else dist.group.WORLD
-        backend = own._get_backend(torch.device("cpu"))
-        return timedelta(seconds=backend.options._timeout.total_seconds())
-    except (AttributeError, RuntimeError):
-        return dist.default_pg_timeout
+    def _open(self) -> _motley.StageChannels:
+        assert self._channels is not None
+        return self._channels
 
 
 class _waiting:
@@ -297,7 +259,7 @@ class _Incoming:
     """Rows that are on their way from several ranks."""
 
     values: torch.Tensor
-    parts: list[tuple[int, dist.Work]]
+    ranks: list[int]
 
 
 class Pipeline:
@@ -305,7 +267,8 @@ class Pipeline:
 
     Attributes:
         rank: in the process group.
-        stage, stages: which one this rank computes, from 0, and how many there are.
+        stage: which one this rank computes, from 0.
+        stages: how many there are.
         layers: the names of the stage's.
         device: of the stage.
     """
@@ -321,6 +284,7 @@ class Pipeline:
         self._output = self._own[-1].output if self.stage + 1 < self.stages else None
         self._recomputes = layout.recompute[self.stage]
         self._steps = 0
+        links.connect(self._list_peers())
         groups = links.make_stage_groups(layout.members)
         self._group = groups[self.stage]
         self._keys = self._find_keys([[name for layer in layers for name in layer.tensors] for layers in stages])
@@ -330,6 +294,12 @@ class Pipeline:
         self._norms = [module for module in model.modules() if isinstance(module, BatchNorm) and module.running_mean is not None
                        and not module.running_mean.is_meta]
         self._share_first()
+
+    def _list_peers(self) -> set[int]:
+        """The ranks of the neighbouring stages, and those between which losses go."""
+        members = self._layout.members
+        peers = set(itertools.chain(*members[max(0, self.stage - 1):self.stage], *members[self.stage + 1:self.stage + 2], members[-1]))
+        return peers if self.stage + 1 < self.stages else set(range(self._layout.ranks))
 
     # ---- Parameters and state
 
@@ -398,8 +368,8 @@ class Pipeline:
     def gather_state_dict(self) -> dict[str, Any] | None:
         """The whole model's state on rank 0, on the CPU, in the model's order; None on the others. Waits for all ranks."""
         is_first = self._layout.members[self.stage][0] == self.rank
-        own = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu(), self.state_dict()) if is_first else {}
-        states = self._links.gather(own, "gathering the state")
+        own = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu(), self.state_dict()) if is_first else None
+        states = self._links.ranks.gather_on_first(own)
         if states is None:
             return None
         merged = {name: value for state in states for name, value in state.items()}
@@ -507,12 +477,8 @@ class _Step:
         self._rows = [self._layout.rows(pipe.rank, micro_batch) for micro_batch in self._micro_batches]
         self._incoming: dict[tuple[int, int], _Incoming] = {}
         self._asked = {_FORWARD: 0, _BACKWARD: 0}
-        self._sent: dict[tuple[int, int], list[tuple[int, tuple[dist.Work, torch.Tensor]]]] = {}
         self._held: dict[int, _Held] = {}
-        self._loss = torch.zeros((), dtype=torch.float64)
         self._device_loss: torch.Tensor | None = None
-        self._losses_left = len([1 for begin, end in self._rows if end > begin]) if self._is_last else 0
-        self._partial_losses: list[tuple[int, torch.Tensor, dist.Work | None]] = []
 
     def _check_inputs(self, inputs: Any) -> tuple[torch.Tensor, ...] | None:
         if inputs is None:
@@ -550,22 +516,23 @@ class _Step:
         before = [parameter.grad for parameter in pipe._trained]
         for parameter in pipe._trained:
             parameter.grad = None
-        self._expect_losses()
         for is_forward, number in self._layout.tasks(pipe.stage, len(self._micro_batches)):
             if is_forward:
                 self._forward(number)
             else:
                 self._backward(number)
         pipe._synchronise(before, sum(end - begin for begin, end in self._rows), self._batch)
-        loss = self._add_losses()
-        for number, kind in list(self._sent):
-            self._finish_sends(number, kind)
+        loss = self._exchange_losses()
+        self._links.finish()
         pipe._steps += 1
         return loss
 
     def _name(self, number: int, kind: int) -> str:
         what = f"micro-batch {number}, {'backward' if kind == _BACKWARD else 'forward'}"
         return f"step {self._pipe._steps}, {'loss' if kind == _LOSS else what}"
+
+    def _tag(self, number: int, kind: int) -> int:
+        return self._pipe._steps << 32 | number << 2 | kind
 
     # ---- Micro-batches
 
@@ -607,20 +574,12 @@ class _Step:
         if counts:
             part = weighted.detach().double().reshape(())
             self._device_loss = part if self._device_loss is None else self._device_loss + part
-            self._losses_left -= 1
-            if self._losses_left == 0:
-                self._tell_loss()
         return weighted
 
     def _backward(self, number: int) -> None:
         pipe = self._pipe
         gradient = None if self._is_last else self._take(number, _BACKWARD)
         begin, end = self._rows[number]
-        # The gradients that have come were computed from what was sent; and the stage before has begun this micro-batch only when it had
-        # the gradients of one so much earlier. So nobody waits here.
-        self._finish_sends(number, _FORWARD)
-        if not self._is_first:
-            self._finish_sends(number - self._layout.count_warm_up(pipe.stage - 1, len(self._micro_batches)), _BACKWARD)
         if begin == end:
             return
         held = self._held.pop(number)
@@ -657,9 +616,10 @@ class _Step:
         assert example is not None
         begin, end = self._rows[number]
         values = torch.empty((end - begin, *example.shape[1:]), dtype=example.dtype, pin_memory=pipe.device.type == "cuda")
-        parts = [(rank, self._links.receive(rank, _tag(number, kind), values[low:high]))
-                 for rank, low, high in self._layout.pieces(pipe.rank, stage, self._micro_batches[number])]
-        self._incoming[number, kind] = _Incoming(values, parts)
+        pieces = self._layout.pieces(pipe.rank, stage, self._micro_batches[number])
+        for rank, low, high in pieces:
+            self._links.receive(rank, self._tag(number, kind), values[low:high])
+        self._incoming[number, kind] = _Incoming(values, [rank for rank, _, _ in pieces])
 
     def _take(self, number: int, kind: int) -> torch.Tensor | None:
         """The rows of a micro-batch; the next one's are asked for, so that they come while this one is computed."""
@@ -667,56 +627,32 @@ class _Step:
             self._ask(self._asked[kind], kind)
             self._asked[kind] += 1
         incoming = self._incoming.pop((number, kind))
-        for rank, work in incoming.parts:
-            with _waiting(self._name(number, kind), [rank]):
-                work.wait()
+        for rank in incoming.ranks:
+            self._links.wait(rank, self._name(number, kind))
         return incoming.values.to(self._pipe.device, non_blocking=True) if len(incoming.values) else None
 
     def _send(self, number: int, kind: int, values: torch.Tensor) -> None:
-        values = values.cpu()
+        values = values.cpu().contiguous()
         stage = self._pipe.stage + (-1 if kind == _BACKWARD else 1)
         for rank, low, high in self._layout.pieces(self._pipe.rank, stage, self._micro_batches[number]):
-            self._sent.setdefault((number, kind), []).append((rank, self._links.send(rank, _tag(number, kind), values[low:high])))
-
-    def _finish_sends(self, number: int, kind: int) -> None:
-        """Waits until what was sent has been received, and lets its memory go."""
-        for rank, (work, _) in self._sent.pop((number, kind), []):
-            with _waiting(self._name(number, kind), [rank]):
-                work.wait()
+            self._links.send(rank, self._tag(number, kind), values[low:high])
 
     # ---- The loss
 
-    def _senders(self) -> list[int]:
-        """The ranks that have a part of the loss."""
-        return [rank for rank in self._layout.members[-1]
-                if any(low < high for low, high in (self._layout.rows(rank, micro_batch) for micro_batch in self._micro_batches))]
-
-    def _expect_losses(self) -> None:
-        for rank in self._senders():
-            if rank == self._pipe.rank:
-                self._partial_losses.append((rank, self._loss, None))
-            else:
-                part = torch.zeros((), dtype=torch.float64)
-                self._partial_losses.append((rank, part, self._links.receive(rank, _tag(0, _LOSS), part)))
-
-    def _tell_loss(self) -> None:
-        assert self._device_loss is not None
-        self._loss.copy_(self._device_loss)
-        self._sent[0, _LOSS] = [(rank, self._links.send(rank, _tag(0, _LOSS), self._loss)) for rank in range(self._links.count)
-                                if rank != self._pipe.rank]
-
-    def _add_losses(self) -> torch.Tensor:
-        total = torch.zeros((), dtype=torch.float64)
-        for rank, part, work in self._partial_losses:
-            if work is not None:
-                with _waiting(self._name(0, _LOSS), [rank]):
-                    work.wait()
-            total += part
-        return total
-
-
-def _tag(number: int, kind: int) -> int:
-    return 4 * number + kind
+    def _exchange_losses(self) -> torch.Tensor:
+        """The sum of what ranks of the last stage have, on all ranks in the same order."""
+        own = torch.zeros((), dtype=torch.float64) if self._device_loss is None else self._device_loss.cpu()
+        senders = self._layout.members[-1]
+        parts = [own if rank == self._pipe.rank else torch.zeros((), dtype=torch.float64) for rank in senders]
+        if self._is_last:
+            for rank in range(self._links.count):
+                if rank != self._pipe.rank:
+                    self._links.send(rank, self._tag(0, _LOSS), own)
+        for rank, part in zip(senders, parts):
+            if rank != self._pipe.rank:
+                self._links.receive(rank, self._tag(0, _LOSS), part)
+                self._links.wait(rank, self._name(0, _LOSS))
+        return torch.stack(parts).sum()
 
 
 def _random_states(device: torch.device) -> Any:

@@ -1,4 +1,8 @@
-"""The processes that share a batch: torch.distributed's, or this one alone."""
+"""The processes that share a batch, torch.distributed's or this one alone, and small messages between them.
+
+Messages go over a group of their own: of the backend ``motley`` where the script's has that, so that between hosts they are
+authenticated as its other messages are, else of gloo.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,26 @@ import atexit
 import collections
 import pickle
 import time
+import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before PyTorch 2.13
+from . import _backend
+
 Value = TypeVar("Value")
-_side_groups: dict[dist.ProcessGroup, dist.ProcessGroup] = {}  # by the group whose ranks they have
+_side_groups: dict[dist.ProcessGroup, Any] = {}  # backends, by the group whose ranks they have
 _all: weakref.WeakSet[Ranks] = weakref.WeakSet()
 # What the last messages were made of: a thread of gloo lets it go a little after a message is over, see _release().
-_recent: collections.deque[torch.Tensor] = collections.deque(maxlen=16)
+_recent: collections.deque[torch.Tensor] = collections.deque(maxlen=64)
 
 
 class Ranks:
-    """The ranks of a process group, with a gloo group of their own for small messages about each step.
+    """The ranks of a process group, with a group of their own for small messages about each step.
 
     ``group`` is a process group, or None for all ranks. All of its ranks make one in the same order, as with
     ``torch.distributed.new_group``. Where torch.distributed is not initialised there is one rank.
@@ -30,17 +37,18 @@ class Ranks:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.count = 0, 1
-        self._side: dist.ProcessGroup | None = None
+        self.timeout = dist.default_pg_timeout if dist.is_available() else timedelta(minutes=30)
+        self._side: Any = None
         if not (dist.is_available() and dist.is_initialized()):
             return
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise ValueError("this process is not a rank of process_group")
+        self.timeout = _find_timeout(group)
         if self.count > 1:
             own: Any = group if group is not None else dist.group.WORLD
             if own not in _side_groups:
-                _side_groups[own] = dist.new_group(
-                    dist.get_process_group_ranks(own), backend="gloo", use_local_synchronization=group is not None)
+                _side_groups[own] = make_group(group, range(self.count), self.timeout)
             self._side = _side_groups[own]
             _all.add(self)
 
@@ -53,6 +61,19 @@ class Ranks:
         mine = torch.frombuffer(bytearray(pickled.ljust(max(sizes))), dtype=torch.uint8)
         rows = self._start_gather(mine).wait()
         return [pickle.loads(row.numpy()[:size]) for row, size in zip(rows, sizes, strict=True)]
+
+    def gather_on_first(self, value: Any) -> list[Any] | None:
+        """On rank 0 the ranks' values that are not None; None on the others. Values may be large. Waits for all ranks."""
+        mine = torch.frombuffer(bytearray(b"" if value is None else pickle.dumps(value)) or bytearray(1), dtype=torch.uint8)
+        values = []
+        for rank, (size,) in enumerate(self.start_gather([0 if value is None else len(mine)]).wait().tolist()):
+            if size:
+                pickled = mine if rank == self.rank else torch.empty(int(size), dtype=torch.uint8)
+                if self.count > 1:
+                    self._broadcast(pickled, rank)
+                if self.rank == 0:
+                    values.append(pickle.loads(pickled.numpy().tobytes()))
+        return values if self.rank == 0 else None
 
     def agree(self, work: Callable[[], Value]) -> Value:
         """What work() gives on this rank; where it fails on one rank, it fails on all, with that rank's message. Waits for all ranks.
@@ -75,8 +96,11 @@ class Ranks:
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Makes a tensor, of equal shape on every rank, that of rank 0."""
         if self._side is not None:
-            _recent.append(tensor)
-            dist.broadcast(tensor, dist.get_global_rank(self._side, 0), group=self._side)
+            self._broadcast(tensor, 0)
+
+    def _broadcast(self, tensor: torch.Tensor, rank: int) -> None:
+        _recent.append(tensor)
+        self._side.broadcast(tensor, rank).wait()
 
     def start_gather(self, numbers: list[float]) -> PendingRows:
         """Starts to exchange a list of numbers, as long on every rank; the other ranks are not waited for."""
@@ -84,18 +108,52 @@ class Ranks:
 
     def _start_gather(self, mine: torch.Tensor) -> PendingRows:
         if self.count == 1:
-            return PendingRows(mine, 1, None)
-        flat = torch.empty(self.count * len(mine), dtype=mine.dtype)
-        _recent.extend((flat, mine))
-        return PendingRows(flat, self.count, _all_gather(flat, mine, group=self._side, async_op=True))
+            return PendingRows([mine], None)
+        rows = [torch.empty_like(mine) for _ in range(self.count)]
+        _recent.extend((mine, *rows))
+        return PendingRows(rows, self._side.allgather([rows], [mine]))
 
     def sum(self, numbers: list[float]) -> list[float]:
         """The sum of every rank's numbers. Waits for all ranks."""
         total = torch.tensor(numbers, dtype=torch.float64)
         if self.count > 1:
             _recent.append(total)
-            dist.all_reduce(total, group=self._side)
+            self._side.allreduce([total]).wait()
         return total.tolist()
+
+
+def make_group(group: dist.ProcessGroup | None, ranks: Sequence[int], timeout: timedelta) -> Any:
+    """The backend of a new group of some ranks of a process group, by their numbers in it, where this is one of them, else None. All ranks
+    of the process group call it.
+
+    All ranks of torch.distributed make it as their scripts do. What is of a part of them is not left to new_group, which has different
+    names for one group where ranks are in different numbers of groups already.
+    """
+    rank = dist.get_rank(group)
+    name = _backend.NAME if _backend.find(group) is not None else "gloo"
+    if group is None:
+        made: Any = dist.new_group(list(ranks), backend=name, timeout=timeout)
+        return made._get_backend(torch.device("cpu")) if rank in ranks else None
+    names: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(names, uuid.uuid4().hex, group=group)
+    if rank not in ranks:
+        return None
+    c10d: Any = dist.distributed_c10d
+    store = c10d.PrefixStore(f"motley/{names[0]}", c10d._get_default_store())
+    if name == "gloo":
+        return c10d.ProcessGroupGloo(store, ranks.index(rank), len(ranks), timeout)
+    return _backend.create(_backend.Options(
+        store, ranks.index(rank), len(ranks), timeout, [dist.get_global_rank(group, one) for one in ranks], names[0]))
+
+
+def _find_timeout(group: dist.ProcessGroup | None) -> timedelta:
+    """A process group's."""
+    try:
+        own: Any = group if group is not None else dist.group.WORLD
+        backend: Any = own._get_backend(torch.device("cpu"))
+        return timedelta(seconds=backend.options._timeout.total_seconds())
+    except (AttributeError, RuntimeError):
+        return dist.default_pg_timeout
 
 
 @atexit.register
@@ -118,11 +176,11 @@ def _release() -> None:
 class PendingRows:
     """A tensor of every rank that is on its way."""
 
-    def __init__(self, flat: torch.Tensor, count: int, work: dist.Work | None) -> None:
-        self._flat, self._count, self._work = flat, count, work
+    def __init__(self, rows: list[torch.Tensor], work: dist.Work | None) -> None:
+        self._rows, self._work = rows, work
 
     def wait(self) -> torch.Tensor:
         """A row a rank, in rank order."""
         if self._work is not None:
             self._work.wait()
-        return self._flat.view(self._count, -1)
+        return torch.stack(self._rows)

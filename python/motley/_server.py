@@ -1,22 +1,18 @@
 """How the ranks of a script reach a parameter server together: the one that is named, or one that rank 0 runs in its own process.
 
-Who is a rank is proved by a secret. On one host rank 0 draws it and hands it to the others in a file that only this user can
-read, and the server's token likewise where the server is rank 0's; between hosts both are files that the user names.
+On one host the server's token is the secret of the ranks where the server is rank 0's; otherwise it is in a file that the user names.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-import tempfile
 from collections.abc import Sequence
-from typing import Any
 
 import torch.distributed as dist
 
 from . import _motley
 from ._ranks import Ranks
+from ._session import Meeting
 
 _shared: list[Server] = []
 
@@ -30,26 +26,22 @@ class Server:
         self.ranks = ranks = Ranks(group)
         self.asked, self.embedding_dir = (group, server, token_file), embedding_dir
         self._users, self._starts = 0, 0
-        hosts = ranks.gather(_motley.host_id())
-        one_host = all(host == hosts[0] for host in hosts)
-        if server is None and not one_host:
-            raise ValueError(f"the ranks are on {len(set(hosts))} hosts, and rank 0's own server is reached on its host only: start "
+        meeting = Meeting(ranks)
+        if server is None and meeting.hosts > 1:
+            raise ValueError(f"the ranks are on {meeting.hosts} hosts, and rank 0's own server is reached on its host only: start "
                              "`motley server` where all ranks reach it, and say server='HOST:PORT'")
         if server is not None and embedding_dir is not None:
             raise ValueError("embedding_dir is for rank 0's own server; the one that server= names has a directory of its own "
                              "(motley server --embedding-dir)")
-        secret = _draw_secret(ranks) if one_host else ranks.agree(
-            lambda: _motley.Secret.from_file("", _motley.SECRET_FILE_VARIABLE))
         self._own: _motley.ParameterServer | None = None
         if server is None:
-            self.token = secret
+            self.token = meeting.secret
             address = ranks.gather(ranks.agree(lambda: self._start_own(embedding_dir)))[0]
             self.addresses = [address]
         else:
             self.token = ranks.agree(lambda: _read_token(server, token_file))
             self.addresses = [part.strip() for part in server.split(",")]
-        job = ranks.gather(f"torch-{secrets.token_hex(6)}")[0]
-        self.session = ranks.agree(lambda: _join_session(ranks, job, secret, one_host, timeout))
+        self.session = meeting.join(timeout)
 
     def _start_own(self, embedding_dir: str | None) -> str | None:
         if self.ranks.rank == 0:
@@ -93,44 +85,3 @@ def _read_token(server: str, token_file: str | None) -> _motley.Secret:
         raise ValueError(f"server='{server}' needs its token: token_file='FILE', or the environment variable "
                          f"{_motley.TOKEN_FILE_VARIABLE}, is accepted")
     return _motley.Secret.from_file(token_file or "", _motley.TOKEN_FILE_VARIABLE)
-
-
-def _draw_secret(ranks: Ranks) -> _motley.Secret:
-    """A new secret of the ranks of this host, which reaches them in a file of this user that is removed at once."""
-    with contextlib.ExitStack() as stack:
-        def write() -> tuple[_motley.Secret, str] | None:
-            if ranks.rank != 0:
-                return None
-            path = os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="motley-")), "secret")
-            drawn = _motley.Secret.generate()
-            drawn.write(path)
-            return drawn, path
-
-        mine = ranks.agree(write)
-        path = ranks.gather(mine[1] if mine else None)[0]
-        return ranks.agree(lambda: mine[0] if mine else _motley.Secret.from_file(path, ""))
-
-
-def _join_session(ranks: Ranks, job: str, secret: _motley.Secret, one_host: bool, timeout: float) -> _motley.Session:
-    """Rank 0 listens and tells the others where, through the process group."""
-    host = "127.0.0.1" if one_host else "0.0.0.0"
-
-    def join(rendezvous: str, publish: Any) -> _motley.Session:
-        return _motley.Session(job, ranks.rank, ranks.count, rendezvous, secret, host, not one_host, timeout, publish)
-
-    if ranks.rank != 0:
-        address = ranks.gather(None)[0]
-        if address is None:
-            raise RuntimeError("rank 0 cannot listen for the other ranks")
-        return join(address, None)
-    told: list[str] = []
-
-    def publish(address: str) -> None:
-        told.append(address if one_host else f"{os.environ['MASTER_ADDR']}:{address.rsplit(':', 1)[1]}")
-        ranks.gather(told[0])
-
-    try:
-        return join(f"{host}:0", publish)
-    finally:
-        if not told:
-            ranks.gather(None)

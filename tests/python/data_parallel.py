@@ -500,8 +500,9 @@ class OneProcess(unittest.TestCase):
         self.refused("does not divide the last batch", data, 64, gradient_accumulation_steps=4)
         self.refused("one of them", data, 64, gradient_accumulation_steps=4, micro_batch_size=4)
         self.refused("batch_split is 'fast'", data, 64, batch_split="fast")
-        self.refused("a plan of 2 stages; one of a single stage is accepted", data, 64, batch_split=make_plan(64, *[[{"type": "cpu"}]] * 2))
-        self.refused("a plan for batches of 32 samples, and global_batch_size is 64", data, 64, batch_split=make_plan(32, [{"type": "cpu"}]))
+        stage = [{"type": "cpu"}]
+        self.refused("a plan of 2 stages; one of a single stage is accepted", data, 64, batch_split=make_plan(64, stage, stage))
+        self.refused("a plan for batches of 32 samples, and global_batch_size is 64", data, 64, batch_split=make_plan(32, stage))
         self.refused("nowhere.json", data, 64, batch_split=pathlib.Path("nowhere.json"))
         self.refused("field 'stages'", data, 64, batch_split={"version": 2})
         self.refused("fewer than one batch", data, 512, drop_last=True)

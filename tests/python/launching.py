@@ -13,8 +13,9 @@ import time
 import unittest
 import unittest.mock
 
-import motley
 import slurm_cluster
+
+import motley
 
 TIMES = """
 import json, os, pathlib, sys, time

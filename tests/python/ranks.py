@@ -107,10 +107,10 @@ class RanksTest(unittest.TestCase):
         return [message for _, _, message, _ in failures]
 
 
-def run_scripts(script, count, timeout=CALL, **variables):
+def run_scripts(script, count, timeout=CALL, prefixes=None, **variables):
     """The exit codes, and what they wrote, of processes that run the same Python text as ranks of a group of their own.
 
-    It finds RANK, WORLD_SIZE and INIT (for init_method) in its environment, and these variables.
+    It finds RANK, WORLD_SIZE and INIT (for init_method) in its environment, and these variables. `prefixes` are words before each command.
     """
     with tempfile.TemporaryDirectory() as folder:
         started = []
@@ -118,7 +118,8 @@ def run_scripts(script, count, timeout=CALL, **variables):
             named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "INIT": f"file://{folder}/rendezvous", "OMP_NUM_THREADS": 1}
             file = pathlib.Path(folder, str(rank)).open("w+")
             environment = os.environ | {name: str(value) for name, value in (named | variables).items()}
-            started.append((subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=file, stderr=file), file))
+            command = [*(prefixes[rank] if prefixes else ()), sys.executable, "-c", script]
+            started.append((subprocess.Popen(command, env=environment, stdout=file, stderr=file), file))
         deadline = time.monotonic() + timeout
         ends = []
         for process, file in started:

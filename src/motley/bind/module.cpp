@@ -14,4 +14,5 @@ PYBIND11_MODULE(_motley, module) {
   motley::bind::add_planning(module);
   motley::bind::add_process_pacer(module);
   motley::bind::add_served_parameters(module);
+  motley::bind::add_stage_channels(module);
 }

@@ -19,6 +19,7 @@ void add_parameter_server(pybind11::module_& module);
 void add_planning(pybind11::module_& module);
 void add_process_pacer(pybind11::module_& module);
 void add_served_parameters(pybind11::module_& module);
+void add_stage_channels(pybind11::module_& module);
 
 [[noreturn]] inline void raise(const Error& error) {
   if (error.code == ErrorCode::kInvalidInput) throw pybind11::value_error(error.message);

@@ -1,0 +1,137 @@
+"""Ranks on several hosts, which are network and process-number namespaces of this machine: what crosses the network is authenticated."""
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from ranks import run_scripts
+
+ADDRESS = "10.213.7."  # of the hosts, with 1 and 2 behind it
+
+
+def why_not():
+    """What is missing for two hosts here, or nothing."""
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        return "needs root and iproute2, to be two hosts"
+    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
+    return "this machine lets nobody make network namespaces" if tried.returncode else ""
+
+
+SCRIPT = """
+import os, sys
+import torch, torch.distributed as dist, motley
+from datetime import timedelta
+from torch.nn.parallel import DistributedDataParallel as DDP
+rank = int(os.environ["RANK"])
+dist.init_process_group("motley", timeout=timedelta(seconds=30))
+class Data(torch.utils.data.Dataset):
+    values = torch.randn(40, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return self.values[index]
+def make_net():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 1)).double()
+def loss_of(outputs, _=None):
+    return outputs.square().mean()
+def step_alone(net, optimizer, batch):
+    optimizer.zero_grad()
+    loss_of(net(batch)).backward()
+    optimizer.step()
+def check(net, other):
+    for one, two in zip(net.parameters(), other.parameters()):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-14)
+"""
+DATA_PARALLEL = SCRIPT + """
+net, other = make_net(), make_net()
+loader = motley.DataLoader(Data(), 8, batch_split=[3, 1], shuffle=False)
+model = motley.weight_gradients(DDP(net), loader)
+optimizer, alone = torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.1)
+for number, batch in enumerate(loader):
+    step_alone(model, optimizer, batch)
+    step_alone(other, alone, Data.values[8 * number:8 * number + 8])
+check(net, other)
+mean = motley.Mean(loader)
+for batch in loader:
+    mean.update(batch.mean())
+assert abs(mean.compute() - Data.values.mean().item()) < 1e-12
+try:
+    dist.gather(torch.ones(1), [torch.ones(1)] * 2 if rank == 0 else None)
+except Exception as problem:
+    print("refused:", problem)
+print("done")
+"""
+PIPELINE = SCRIPT + """
+plan = {"version": 2, "model": "net", "layers": ["0", "1", "2"], "global_batch_size": 8, "micro_batches": 2, "stages": [
+    {"first_layer": first, "last_layer": last, "replicas": [{"type": "cpu"}]} for first, last in (("0", "1"), ("2", "2"))]}
+other = make_net()
+pipe = motley.pipeline(make_net(), plan, loss_fn=loss_of, example_inputs=Data.values[:2])
+optimizer, alone = torch.optim.SGD(pipe.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.1)
+for number in range(5):
+    batch = Data.values[8 * number:8 * number + 8]
+    optimizer.zero_grad()
+    pipe.step(batch, batch)
+    optimizer.step()
+    step_alone(other, alone, batch)
+state = pipe.gather_state_dict()
+if rank == 0:
+    net = make_net()
+    net.load_state_dict(state)
+    check(net, other)
+print("done")
+"""
+
+
+@unittest.skipIf(why_not(), why_not())
+class TwoHosts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.names = [f"motley-{os.getpid()}-{host}" for host in range(2)]
+        ends = [f"m{os.getpid()}-{host}"[:15] for host in range(2)]
+        for name in cls.names:
+            cls.run_ip("netns", "add", name)
+            cls.addClassCleanup(cls.run_ip, "netns", "del", name)
+        cls.run_ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for host, (name, end) in enumerate(zip(cls.names, ends, strict=True)):
+            cls.run_ip("link", "set", end, "netns", name)
+            cls.run_ip("-n", name, "addr", "add", f"{ADDRESS}{host + 1}/24", "dev", end)
+            for link in (end, "lo"):
+                cls.run_ip("-n", name, "link", "set", link, "up")
+
+    @staticmethod
+    def run_ip(*words):
+        subprocess.run(["ip", *words], check=True)
+
+    def run_hosts(self, script, *, has_secret=True):
+        """The exit codes and what was written, on both."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        secret = pathlib.Path(folder.name, "secret")
+        secret.touch(mode=0o600)
+        secret.write_text(os.urandom(32).hex())
+        variables = {"MASTER_ADDR": f"{ADDRESS}1", "MASTER_PORT": 29500} | ({"MOTLEY_SECRET_FILE": secret} if has_secret else {})
+        return run_scripts(script, 2, prefixes=[["ip", "netns", "exec", name, "unshare", "--pid", "--fork", "--kill-child"]
+                                                for name in self.names], **variables)
+
+    def test_data_parallelism_over_the_backend(self):
+        for code, text in self.run_hosts(DATA_PARALLEL):
+            self.assertEqual(code, 0, text)
+            self.assertRegex(text, r"refused: .*gather.*over gloo, which is not authenticated")
+            self.assertIn("done", text)
+
+    def test_a_pipeline(self):
+        for code, text in self.run_hosts(PIPELINE):
+            self.assertEqual(code, 0, text)
+            self.assertIn("done", text)
+
+    def test_without_a_secret(self):
+        for code, text in self.run_hosts(DATA_PARALLEL, has_secret=False):
+            self.assertEqual(code, 1, text)
+            self.assertIn("MOTLEY_SECRET_FILE", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
