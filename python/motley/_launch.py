@@ -109,9 +109,9 @@ if [ -z "${{MOTLEY_SECRET_FILE:-}}" ]; then  # by which ranks of several hosts k
   (umask 077 && head -c 32 /dev/urandom | base64 >"$MOTLEY_SECRET_FILE")
 fi
 rank=(bash -c '
-  export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_STEP_NUM_TASKS" LOCAL_RANK="$SLURM_LOCALID"
-  export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-${{SLURM_CPUS_PER_TASK:-1}}}}"
-  exec "$@"' bash {command})
+  export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_STEP_NUM_TASKS" LOCAL_RANK="$SLURM_LOCALID" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-$1}}"
+  exec "${{@:2}}"' bash)
+command=({command})
 srun {steps}
 """
 
@@ -136,9 +136,11 @@ def make_batch_script(components: Sequence[str], command: Sequence[str]) -> str:
         lines += ["#SBATCH hetjob"] if lines else [f"#SBATCH --job-name={shlex.quote(Path(command[0]).stem)}"]
         lines.append(f"#SBATCH {options}")
         step = [f"--het-group={number}"] if len(components) > 1 else []
-        if processors := re.search(r"(?:^|\s)(?:--cpus-per-task[=\s]|-c\s*)(\d+)(?:\s|$)", options):
+        processors = re.search(r"(?:^|\s)(?:--cpus-per-task[=\s]|-c\s*)(\d+)(?:\s|$)", options)
+        if processors:
             step.append(f"--cpus-per-task={processors[1]}")  # which srun does not take from the job
-        steps.append(" ".join([*step, "--kill-on-bad-exit=1", '"${rank[@]}"']))
+        threads = processors[1] if processors else "1"
+        steps.append(" ".join([*step, "--kill-on-bad-exit=1", '"${rank[@]}"', threads, '"${command[@]}"']))
     return _BATCH_SCRIPT.format(options="\n".join(lines), steps=" : ".join(steps), command=shlex.join([sys.executable, *command]))
 
 

@@ -228,6 +228,11 @@ class _Links:
         """For the first of what is to be received from a rank and was not waited for."""
         self._open().wait(rank, self._seconds, what)
 
+    def set_phase(self, step: int, phase: int) -> None:
+        """What this rank is at, for messages of the others."""
+        if self._channels is not None:
+            self._channels.set_phase(step, phase)
+
     def finish(self) -> None:
         """Waits until all has been sent."""
         if self._channels is not None:
@@ -517,6 +522,7 @@ class _Step:
         for parameter in pipe._trained:
             parameter.grad = None
         for is_forward, number in self._layout.tasks(pipe.stage, len(self._micro_batches)):
+            self._links.set_phase(pipe._steps, _FORWARD if is_forward else _BACKWARD)
             if is_forward:
                 self._forward(number)
             else:
@@ -642,6 +648,7 @@ class _Step:
     def _exchange_losses(self) -> torch.Tensor:
         """The sum of what ranks of the last stage have, on all ranks in the same order."""
         own = torch.zeros((), dtype=torch.float64) if self._device_loss is None else self._device_loss.cpu()
+        self._links.set_phase(self._pipe._steps, _LOSS)
         senders = self._layout.members[-1]
         parts = [own if rank == self._pipe.rank else torch.zeros((), dtype=torch.float64) for rank in senders]
         if self._is_last:

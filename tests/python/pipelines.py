@@ -387,7 +387,7 @@ class Losses(unittest.TestCase):
                     self.assertNotIn("finished 1", text)
                     if rank != dies:
                         self.assertEqual(code, 1, text)
-                        self.assertRegex(text, r"RuntimeError: step 1, (micro-batch \d, \w+ward|loss): waiting for rank \d failed")
+                        self.assertRegex(text, rf"RuntimeError: step 1, (micro-batch \d, \w+ward|loss): rank {dies} ended")
 
 
 class Alone(unittest.TestCase):

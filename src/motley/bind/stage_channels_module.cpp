@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <deque>
 #include <map>
 
@@ -41,6 +42,11 @@ class StageChannels {
     check(channels().wait(peer, number, Deadline::after(seconds), [&] { return operation; }));
     expected.tensors.pop_front();
   }
+  // What the other ranks' messages say of this one.
+  void set_phase(std::uint64_t step, std::size_t phase) {
+    static constexpr std::array kPhases = {"forward", "backward", "loss"};
+    session_->set_phase(step, kPhases.at(phase));
+  }
   void flush(double seconds) { check(channels().flush(Deadline::after(seconds))); }
   void leave() {
     channels_.reset();
@@ -77,6 +83,7 @@ void add_stage_channels(py::module_& module) {
       .def("send", &StageChannels::send, py::arg("peer"), py::arg("tag"), py::arg("rows"), without_lock)
       .def("receive", &StageChannels::receive, py::arg("peer"), py::arg("tag"), py::arg("into"), without_lock)
       .def("wait", &StageChannels::wait, py::arg("peer"), py::arg("seconds"), py::arg("operation"), without_lock)
+      .def("set_phase", &StageChannels::set_phase, py::arg("step"), py::arg("phase"))
       .def("flush", &StageChannels::flush, py::arg("seconds"), without_lock)
       .def("leave", &StageChannels::leave, without_lock);
 }
