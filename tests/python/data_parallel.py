@@ -504,7 +504,7 @@ class OneProcess(unittest.TestCase):
         self.refused("a plan of 2 stages; one of a single stage is accepted", data, 64, batch_split=make_plan(64, stage, stage))
         self.refused("a plan for batches of 32 samples, and global_batch_size is 64", data, 64, batch_split=make_plan(32, stage))
         self.refused("nowhere.json", data, 64, batch_split=pathlib.Path("nowhere.json"))
-        self.refused("field 'stages'", data, 64, batch_split={"version": 2})
+        self.refused("plan: field 'model' is missing", data, 64, batch_split={"version": 2})
         self.refused("fewer than one batch", data, 512, drop_last=True)
         self.refused("writer is a str; a TensorBoard SummaryWriter or a W&B run", data, 64, writer="runs")
         self.refused("process_group is a list; what torch.distributed.new_group gives", data, 64, process_group=[0, 1])
