@@ -4,6 +4,7 @@
     pipeline_plan.py --rank PLAN STEPS   a rank of motley.pipeline: prints its median step
 """
 import collections
+import concurrent.futures
 import json
 import pathlib
 import statistics
@@ -21,7 +22,7 @@ from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, row, run, 
 sys.path.insert(0, str(SCRIPTS))
 from fashion_mnist import Images
 
-BATCH, COUNTED = 256, 40  # samples of a step; steps that count, the last ones
+BATCH, COUNTED = 256, 60  # samples of a step; steps that count, the last ones
 JOB = SCRIPTS.parent / "fashion-mnist"
 
 
@@ -39,25 +40,33 @@ def make_plan():
             "stages": stages}
 
 
+def list_batches(data, pipe):
+    """What this rank's stage needs of each batch."""
+    orders = torch.Generator().manual_seed(0)
+    while True:
+        for indices in torch.randperm(len(data), generator=orders).split(BATCH):
+            if len(indices) == BATCH:
+                yield (data.images[indices].float() / 255 if pipe.stage == 0 else None,
+                       data.labels[indices] if pipe.stage + 1 == pipe.stages else None)
+
+
 def be_rank(plan, steps):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     data, net = Images("train"), make_cnn()
     pipe = motley.pipeline(net, plan, loss_fn=nn.functional.cross_entropy, example_inputs=torch.zeros(2, 1, 28, 28))
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-    orders = torch.Generator().manual_seed(0)
-    order, at, seconds = torch.randperm(len(data), generator=orders), 0, []
-    for _ in range(steps):
-        began = time.perf_counter()
-        if at + BATCH > len(data):
-            order, at = torch.randperm(len(data), generator=orders), 0
-        indices, at = order[at:at + BATCH], at + BATCH
-        inputs = data.images[indices].float() / 255 if pipe.stage == 0 else None
-        targets = data.labels[indices] if pipe.stage + 1 == pipe.stages else None
-        optimizer.zero_grad()
-        pipe.step(inputs, targets)
-        optimizer.step()
-        seconds.append(time.perf_counter() - began)
+    seconds, batches = [], list_batches(data, pipe)
+    with concurrent.futures.ThreadPoolExecutor(1) as ahead:  # as the program does
+        upcoming = ahead.submit(next, batches)
+        for _ in range(steps):
+            began = time.perf_counter()
+            inputs, targets = upcoming.result()
+            upcoming = ahead.submit(next, batches)
+            optimizer.zero_grad()
+            pipe.step(inputs, targets)
+            optimizer.step()
+            seconds.append(time.perf_counter() - began)
     if dist.get_rank() == 0:
         print(f"{1e3 * statistics.median(seconds[-COUNTED:]):.3f} ms a step")
     dist.destroy_process_group()
@@ -71,12 +80,12 @@ def run_program(folder, plan, steps):
 
 
 def measure(quick):
-    pairs, steps = [], 60 if quick else 150
+    pairs, steps = [], 80 if quick else 100
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         plan = folder / "plan.json"
         plan.write_text(json.dumps(make_plan()))
-        for _ in range(1 if quick else 7):
+        for _ in range(1 if quick else 15):
             program = run_program(folder, plan, steps)
             ours = last_step_ms(run(["motley", "launch", "--workers", 2, __file__, "--rank", plan, steps]))
             say(f"python: a pipeline of two stages: the program {program:.1f} ms a step, motley.pipeline {ours:.1f} ms")

@@ -44,7 +44,8 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
     with its replicas in their order.
 
     The model is cut as ``motley.profile`` cuts it, and is in training mode from now on. This rank keeps the parameters of its stage's
-    layers on its device; all others go to the device "meta", so that the model can no longer be used by itself.
+    layers on its device; all others go to the device "meta", so that the model can no longer be used by itself. From now on the process
+    keeps memory that it frees, which each step needs again.
 
     Args:
         model: the whole model. A stage's parameters and buffers become those of its first replica.
@@ -79,6 +80,7 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
         _check_shared(chain, stages)
         return chain, stages
 
+    _motley.keep_freed_memory()
     chain, stages = links.ranks.agree(prepare)
     return Pipeline(model, chain, stages, layout, links, loss_fn, inputs, torch.device(device) if device else inputs[0].device)
 
@@ -217,7 +219,7 @@ class _Links:
         return timedelta(seconds=self._seconds)
 
     def send(self, rank: int, tag: int, tensor: torch.Tensor) -> None:
-        """Begins to send; the tensor must not change until all has been sent."""
+        """Begins to send; the tensor must not change any more."""
         self._open().send(rank, tag, tensor)
 
     def receive(self, rank: int, tag: int, tensor: torch.Tensor) -> None:
@@ -232,11 +234,6 @@ class _Links:
         """What this rank is at, for messages of the others."""
         if self._channels is not None:
             self._channels.set_phase(step, phase)
-
-    def finish(self) -> None:
-        """Waits until all has been sent."""
-        if self._channels is not None:
-            self._channels.flush(self._seconds)
 
     def _open(self) -> _motley.StageChannels:
         assert self._channels is not None
@@ -298,6 +295,7 @@ class Pipeline:
                          if parameter.requires_grad and name not in chain.untrained]
         self._norms = [module for module in model.modules() if isinstance(module, BatchNorm) and module.running_mean is not None
                        and not module.running_mean.is_meta]
+        self._kept = {tensor.untyped_storage().data_ptr() for tensor in self._named.values()}
         self._share_first()
 
     def _list_peers(self) -> set[int]:
@@ -480,6 +478,8 @@ class _Step:
         self._batch = self._check_batch(targets)
         self._micro_batches = self._layout.cut(self._batch)
         self._rows = [self._layout.rows(pipe.rank, micro_batch) for micro_batch in self._micro_batches]
+        # What may change while it is on its way, as parameters do in the optimizer's step.
+        self._kept = pipe._kept | {value.untyped_storage().data_ptr() for value in self._inputs or ()}
         self._incoming: dict[tuple[int, int], _Incoming] = {}
         self._asked = {_FORWARD: 0, _BACKWARD: 0}
         self._held: dict[int, _Held] = {}
@@ -529,7 +529,6 @@ class _Step:
                 self._backward(number)
         pipe._synchronise(before, sum(end - begin for begin, end in self._rows), self._batch)
         loss = self._exchange_losses()
-        self._links.finish()
         pipe._steps += 1
         return loss
 
@@ -639,6 +638,8 @@ class _Step:
 
     def _send(self, number: int, kind: int, values: torch.Tensor) -> None:
         values = values.cpu().contiguous()
+        if values.untyped_storage().data_ptr() in self._kept:
+            values = values.clone()
         stage = self._pipe.stage + (-1 if kind == _BACKWARD else 1)
         for rank, low, high in self._layout.pieces(self._pipe.rank, stage, self._micro_batches[number]):
             self._links.send(rank, self._tag(number, kind), values[low:high])

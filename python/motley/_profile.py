@@ -39,7 +39,7 @@ def profile(model: torch.nn.Module, example_inputs: torch.Tensor | Sequence[torc
 
     The module is cut wherever one tensor, with a row a sample, is all that later computation reads; a module without such a place is one
     layer, and ``print`` of the profile says why. Whole passes run in rounds over the batch sizes; their medians count. The model is left
-    as it was, buffers and random generators included.
+    as it was, buffers and random generators included. From now on the process keeps memory that it frees, as it does in a pipeline.
 
     Args:
         model: as it is trained. Branches in its forward are those that the example takes.
@@ -67,6 +67,7 @@ def profile(model: torch.nn.Module, example_inputs: torch.Tensor | Sequence[torc
     here = inputs[0].device
     kind = device_type or here.type
     others = _check_scale(scale or {}, kind)
+    _motley.keep_freed_memory()
     began = time.perf_counter()
     was_training = model.training
     try:

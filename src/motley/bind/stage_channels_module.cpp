@@ -1,4 +1,4 @@
-// Rows of tensors between ranks, where Python's pipelines send and receive them.
+// What Python's pipelines need: rows of tensors between ranks, and memory that the process keeps.
 #include <torch/csrc/utils/pybind.h>
 
 #include <ATen/ATen.h>
@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 
+#include "motley/base/os/memory.h"
 #include "motley/bind/parts.h"
 #include "motley/collective/stage_channels.h"
 
@@ -15,6 +16,8 @@ namespace motley::bind {
 namespace {
 
 namespace py = pybind11;
+
+constexpr double kLeaveSeconds = 10;  // for what is still to be sent
 
 // Contiguous tensors on the CPU, each of them held until its rows have gone or come. Tensors are held as copies that
 // Python never sees, so that the thread that lets them go does not need its lock. One thread calls all of it; errors
@@ -47,8 +50,9 @@ class StageChannels {
     static constexpr std::array kPhases = {"forward", "backward", "loss"};
     session_->set_phase(step, kPhases.at(phase));
   }
-  void flush(double seconds) { check(channels().flush(Deadline::after(seconds))); }
+  // In order: what was sent goes first.
   void leave() {
+    if (channels_) (void)channels_->flush(Deadline::after(kLeaveSeconds));
     channels_.reset();
     expected_.clear();
     session_->leave();
@@ -77,6 +81,7 @@ class StageChannels {
 
 void add_stage_channels(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> without_lock;
+  module.def("keep_freed_memory", &keep_freed_memory);
   py::class_<StageChannels>(module, "StageChannels")
       .def(py::init<std::shared_ptr<net::Session>, const std::vector<int>&, double>(), py::arg("session"),
            py::arg("peers"), py::arg("seconds"), without_lock)
@@ -84,7 +89,6 @@ void add_stage_channels(py::module_& module) {
       .def("receive", &StageChannels::receive, py::arg("peer"), py::arg("tag"), py::arg("into"), without_lock)
       .def("wait", &StageChannels::wait, py::arg("peer"), py::arg("seconds"), py::arg("operation"), without_lock)
       .def("set_phase", &StageChannels::set_phase, py::arg("step"), py::arg("phase"))
-      .def("flush", &StageChannels::flush, py::arg("seconds"), without_lock)
       .def("leave", &StageChannels::leave, without_lock);
 }
 

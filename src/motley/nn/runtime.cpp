@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <fmt/ranges.h>
-#include <malloc.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -71,11 +70,6 @@ void set_threads(int threads) {
   // libtorch accepts the number of threads *between* operations once in a process.
   static std::once_flag once;
   std::call_once(once, [] { at::set_num_interop_threads(1); });
-}
-
-void keep_freed_memory() {
-  ::mallopt(M_MMAP_MAX, 0);
-  ::mallopt(M_TRIM_THRESHOLD, -1);
 }
 
 void set_deterministic(bool on) {

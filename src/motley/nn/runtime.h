@@ -23,11 +23,6 @@ Result<torch::Dtype> parse_dtype(const std::string& text);
 // How many threads libtorch uses within one operation. Call at the start, before the first tensor operation.
 void set_threads(int threads);
 
-// Lets malloc keep what is freed: each step frees what the next one needs again, and malloc would give large blocks
-// back to the system, which zeroes every page of new ones. Call at the start; the process stays as large as it ever
-// was.
-void keep_freed_memory();
-
 // The same bits from run to run: deterministic kernels, no cuDNN search. Call before the first use of CUDA.
 void set_deterministic(bool on);
 

@@ -1,5 +1,7 @@
 #include "motley/base/os/memory.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 
 #include "motley/base/os/file.h"
@@ -16,6 +18,11 @@ Result<Pages> Pages::allocate(std::size_t bytes, const char* what) {
   ::madvise(memory, pages.size_, MADV_HUGEPAGE);
   pages.data_ = static_cast<std::byte*>(memory);
   return pages;
+}
+
+void keep_freed_memory() {
+  ::mallopt(M_MMAP_MAX, 0);
+  ::mallopt(M_TRIM_THRESHOLD, -1);
 }
 
 }  // namespace motley

@@ -55,6 +55,11 @@ inline void* allocate_large(std::size_t bytes) {
   return memory;
 }
 
+// Lets malloc keep what is freed: each training step frees what the next one needs again, and malloc would give large
+// blocks back to the system, which zeroes every page of new ones. Call at the start; the process stays as large as it
+// ever was.
+void keep_freed_memory();
+
 // For standard containers.
 template <class T>
 struct LargeAllocator {

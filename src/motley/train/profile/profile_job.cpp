@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "motley/base/os/memory.h"
 #include "motley/base/units.h"
 #include "motley/cluster/machine.h"
 #include "motley/net/link_speed.h"
@@ -195,7 +196,7 @@ class JobProfiler {
     const double seconds = options_.seconds * share_of_time;
     const bool is_cuda = source.kind == DeviceKind::kCuda;
     MOTLEY_ASSIGN(const torch::Device device, nn::parse_device(cluster::to_string(source.kind)));
-    nn::keep_freed_memory();
+    keep_freed_memory();
     nn::set_threads(static_cast<int>(source.threads));
     nn::ProfilerOptions options;
     options.batches = options_.batches;

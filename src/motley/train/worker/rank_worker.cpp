@@ -6,6 +6,7 @@
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/memory.h"
 #include "motley/base/units.h"
 #include "motley/model/profile.h"
 #include "motley/net/derived_session.h"
@@ -407,7 +408,7 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
 
   const cluster::Worker& own = cluster.workers[static_cast<std::size_t>(role.rank)];
   MOTLEY_TRY(pin_to_cores(own));
-  nn::keep_freed_memory();
+  keep_freed_memory();
   nn::set_threads(static_cast<int>(own.threads));
   nn::set_deterministic(job.execution.deterministic);
   return RankWorker(job, run, role, cluster, plan).run(hosts, resume);
