@@ -5,6 +5,7 @@ import time
 import torch.distributed as dist
 
 BLOCK = 12  # steps of a kind in a row
+WARM = 10  # rounds that do not count
 
 
 def timed(step):
@@ -23,3 +24,15 @@ def compare(steps, blocks):
             if block:  # the first warms up
                 times[kind].append(statistics.median(seconds[2:]))
     return [statistics.median(kind) for kind in times], [second / first for first, second in zip(times[0], times[1])]
+
+
+def differences(steps, count):
+    """Seconds that steps of each kind take longer than those of the first, as medians over `count` rounds of one step each, and the median
+    step of each kind: for what is small beside the noise."""
+    times = [[] for _ in steps]
+    for turn in range(count + WARM):
+        for kind in (range(len(steps)) if turn % 2 else reversed(range(len(steps)))):
+            times[kind].append(timed(steps[kind]))
+    counted = [kind[WARM:] for kind in times]
+    return ([statistics.median(own - first for own, first in zip(kind, counted[0])) for kind in counted],
+            [statistics.median(kind) for kind in counted])

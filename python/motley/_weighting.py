@@ -139,6 +139,7 @@ class _HookWeight(_Weight):
         self.shared = _motley.GradientWeight()
         self.shared.weight = 1 / self.ranks  # until a loader says otherwise: PyTorch's own average
         self.model, self._norms = model, norms
+        self._kept: tuple[Any, torch.Tensor] | None = None  # for what it was computed, and what
         self._accumulates = True  # until a step begins, anything goes
         self._sizes = 0, 0  # of a batch in the step before, and in this one
 
@@ -153,6 +154,15 @@ class _HookWeight(_Weight):
 
     def _begin_statistics(self, micro_batches: int) -> None:
         layers: list[Any] = [norm.running_mean for norm in self._norms] + [norm.running_var for norm in self._norms]
+        before_step = torch.cat([layer.detach() for layer in layers]).double()
+        momenta = [norm.momentum for norm in self._norms]
+        asked = micro_batches, before_step.device, momenta
+        if self._kept is None or self._kept[0] != asked or None in momenta:
+            self._kept = asked, self._compute_kept(micro_batches).to(before_step.device)
+        self.shared.begin_statistics(layers, before_step, self._kept[1][0], self._kept[1][1])
+
+    def _compute_kept(self, micro_batches: int) -> torch.Tensor:
+        """What of the running statistics' values stays, after a step and after one batch."""
         kept: list[float] = []
         kept_once: list[float] = []
         for norm in self._norms:
@@ -164,9 +174,7 @@ class _HookWeight(_Weight):
             channels = norm.running_mean.numel()  # type: ignore[union-attr]
             kept += [shares[0]] * channels
             kept_once += [shares[1]] * channels
-        before_step = torch.cat([layer.detach().double() for layer in layers])
-        both = torch.tensor([kept * 2, kept_once * 2], dtype=torch.float64, device=before_step.device)
-        self.shared.begin_statistics(layers, before_step, both[0], both[1])
+        return torch.tensor([kept * 2, kept_once * 2], dtype=torch.float64)
 
     def begin_batch(self, is_last: bool) -> None:
         self.model.require_backward_grad_sync = is_last

@@ -16,9 +16,9 @@ void scale(at::Tensor& tensor, double weight) {
 }
 
 at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.detach().to(at::kDouble));
-  return at::cat(flat);
+  std::vector<at::Tensor> detached;
+  for (const at::Tensor& tensor : tensors) detached.push_back(tensor.detach());
+  return at::cat(detached).to(at::kDouble);
 }
 
 }  // namespace
