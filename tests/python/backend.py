@@ -206,7 +206,7 @@ else:
         ends = run_scripts(script, 2, SECONDS=5)
         self.assertEqual(ends[0][0], 1)
         self.assertRegex(ends[0][1].strip().splitlines()[-1],
-                         r"DistBackendError: motley: all_reduce, operation 2: waited 5 s for rank 1 \(last seen")
+                         r"DistBackendError: motley: all_reduce, operation 2: timeout after 5 s of waiting for rank 1 \(last seen")
 
     def test_operations_that_differ(self):
         ends = run_scripts(START + "dist.all_reduce(torch.ones(10 + rank))", 2)

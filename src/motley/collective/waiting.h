@@ -47,10 +47,10 @@ Status check_wait(const net::Session& session, const Deadline& deadline, const s
   if (const Status health = session.health(); !health) return fail(health.error().within(operation));
   if (!deadline.passed()) return {};
   const std::vector<int> ranks = missing();
-  return fail(
-      Error{ErrorCode::kTimeout,
-            fmt::format("{}: waited {:.3g} s for {}", operation, deadline.allowed(), describe_ranks(session, ranks)),
-            ranks.empty() ? -1 : session.job_rank(ranks.front())});
+  return fail(Error{ErrorCode::kTimeout,
+                    fmt::format("{}: timeout after {:.3g} s of waiting for {}", operation, deadline.allowed(),
+                                describe_ranks(session, ranks)),
+                    ranks.empty() ? -1 : session.job_rank(ranks.front())});
 }
 
 // What is driven. All is called under the driver's lock.

@@ -91,7 +91,7 @@ class MemoryPath final : public ServerPath {
       if (static_cast<std::int32_t>(round - needed) < 0) missing.push_back(static_cast<int>(rank));
     }
     if (missing.empty() && deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "{}: waited {:.3g} s for {} to update the weights", operation,
+      return fail(ErrorCode::kTimeout, "{}: timeout after {:.3g} s of waiting for {} to update the weights", operation,
                   deadline.allowed(), controls_.servers()[0].name);
     }
     return collective::check_wait(session_, deadline, operation, [&] { return missing; });

@@ -113,7 +113,8 @@ Result<net::Message> ControlConnections::receive_from(Server& server, std::uint1
     MOTLEY_TRY(server.control->progress());
     if (const Status health = session_.health(); !health) return fail(health.error());
     if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "{}: waited {:.3g} s for {}", server.name, deadline.allowed(), what);
+      return fail(ErrorCode::kTimeout, "{}: timeout after {:.3g} s of waiting for {}", server.name, deadline.allowed(),
+                  what);
     }
     net::wait_for(server.control->descriptor(), POLLIN, std::min(50, deadline.remaining_milliseconds()));
   }

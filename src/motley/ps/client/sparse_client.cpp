@@ -297,7 +297,7 @@ Error SparseClient::timeout(std::size_t index, const std::string& operation, con
   }
   const std::vector<int> ranks = server.missing.value_or(std::vector<int>());
   return {ErrorCode::kTimeout,
-          fmt::format("{}: {}: waited {:.3g} s for {}", server.name, operation, deadline.allowed(),
+          fmt::format("{}: {}: timeout after {:.3g} s of waiting for {}", server.name, operation, deadline.allowed(),
                       ranks.empty() ? "the server" : collective::describe_ranks(session_, ranks)),
           ranks.empty() ? -1 : ranks.front()};
 }

@@ -37,7 +37,8 @@ Result<net::Message> receive_from(net::Connection& control, std::uint16_t type, 
     }
     if (cancelled) return fail(ErrorCode::kInterrupted, "the job has ended");
     if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "{}: waited {:.3g} s for {}", server, deadline.allowed(), what);
+      return fail(ErrorCode::kTimeout, "{}: timeout after {:.3g} s of waiting for {}", server, deadline.allowed(),
+                  what);
     }
   }
 }
