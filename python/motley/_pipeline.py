@@ -243,7 +243,7 @@ class _Links:
 class _waiting:
     """Adds to a failure of a message who was waited for, and in what."""
 
-    def __init__(self, what: str, ranks: Sequence[int] | range) -> None:
+    def __init__(self, what: str, ranks: Sequence[int]) -> None:
         self._what, self._ranks = what, ranks
 
     def __enter__(self) -> None:

@@ -19,7 +19,7 @@ namespace py = pybind11;
 
 constexpr double kLeaveSeconds = 10;  // for what is still to be sent
 
-// Contiguous tensors on the CPU, each of them held until its rows have gone or come. Tensors are held as copies that
+// Contiguous tensors on the CPU, whose memory is held until its rows have gone or come: by other tensors over it that
 // Python never sees, so that the thread that lets them go does not need its lock. One thread calls all of it; errors
 // are final.
 class StageChannels {
