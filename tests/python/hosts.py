@@ -35,11 +35,11 @@ class Data(torch.utils.data.Dataset):
 def make_net():
     torch.manual_seed(1)
     return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 1)).double()
-def loss_of(outputs, _=None):
+def mean_square(outputs, _=None):
     return outputs.square().mean()
 def step_alone(net, optimizer, batch):
     optimizer.zero_grad()
-    loss_of(net(batch)).backward()
+    mean_square(net(batch)).backward()
     optimizer.step()
 def check(net, other):
     for one, two in zip(net.parameters(), other.parameters()):
@@ -68,7 +68,7 @@ PIPELINE = SCRIPT + """
 plan = {"version": 2, "model": "net", "layers": ["0", "1", "2"], "global_batch_size": 8, "micro_batches": 2, "stages": [
     {"first_layer": first, "last_layer": last, "replicas": [{"type": "cpu"}]} for first, last in (("0", "1"), ("2", "2"))]}
 other = make_net()
-pipe = motley.pipeline(make_net(), plan, loss_fn=loss_of, example_inputs=Data.values[:2])
+pipe = motley.pipeline(make_net(), plan, loss_fn=mean_square, example_inputs=Data.values[:2])
 optimizer, alone = torch.optim.SGD(pipe.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.1)
 for number in range(5):
     batch = Data.values[8 * number:8 * number + 8]
