@@ -101,8 +101,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         seed: of the orders; the same on all ranks.
         drop_last: leave out a last batch of an epoch that is smaller than the others.
         batch_split: ``"dynamic"`` follows the measured speeds; ``"equal"``; a list of proportions, a number a rank, such as
-            ``[3, 1]``; a plan of one stage, as ``motley.plan`` returns it, or the path of one, for the batch fractions of its
-            replicas; or ``"replay:FILE"``, the splits that a run recorded in its metrics.jsonl.
+            ``[3, 1]``; a plan of one stage, as ``motley.plan`` returns it, or its ``pathlib.Path``, for the batch fractions of
+            its replicas; or ``"replay:FILE"``, the splits that a run recorded in its metrics.jsonl.
         gradient_accumulation_steps: micro-batches of each step on every rank. The loader then yields micro-batches, and
             ``len()`` counts those. Divides ``global_batch_size``, and the dataset where short last batches are used.
         micro_batch_size: instead, a fixed number of samples a micro-batch; faster ranks get more micro-batches
@@ -565,7 +565,7 @@ def _read_policy(batch_split: Any, global_batch_size: int) -> tuple[str, list[fl
     elif isinstance(batch_split, (os.PathLike, Mapping, Plan)):
         return "fixed", _read_proportions(read_plan(batch_split), global_batch_size), "", ""
     raise ValueError(f"batch_split is {batch_split!r}; 'dynamic', 'equal', 'replay:FILE', a list of proportions, a number a rank, or a "
-                     "plan or the path of one, is accepted")
+                     "plan or its path as a pathlib.Path, is accepted")
 
 
 def _read_proportions(plan: Mapping[str, Any], global_batch_size: int) -> list[float]:

@@ -73,6 +73,7 @@ def read_plan(plan: str, documents: _Documents) -> str:
 def format_profile(text: str) -> str:
     """A profile, checked, as its file has it."""
 
+def keep_freed_memory() -> None: ...
 def describe_machine() -> tuple[str, float]:
     """The processor's name, and the bytes of memory that this process may use."""
 
@@ -139,8 +140,6 @@ class Session:
                  seconds: float, publish: Callable[[str], None] | None) -> None: ...
     def abort(self, reason: str) -> None: ...
     def leave(self) -> None: ...
-
-def keep_freed_memory() -> None: ...
 
 class StageChannels:
     """Rows of tensors between ranks (src/motley/bind/stage_channels_module.cpp)."""

@@ -139,6 +139,7 @@ class WeightedGradients(RanksTest):
     """motley.weight_gradients over the backend against one process: data_parallel's comparison."""
 
     count, backend = 3, "motley"
+    test_some_of_the_ranks = data_parallel.Equality.test_some_of_the_ranks_which_are_in_different_numbers_of_groups
     compare, check, recorded = data_parallel.Equality.compare, data_parallel.Equality.check, data_parallel.Equality.recorded
 
     def test_distributed_data_parallel(self):

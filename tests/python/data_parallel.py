@@ -1,6 +1,7 @@
 """motley.DataLoader and motley.weight_gradients against one process that computes each whole batch by itself."""
 import collections
 import copy
+import datetime
 import importlib
 import itertools
 import json
@@ -157,6 +158,20 @@ def largest_difference(results, expected):
     return max(((result["weights"] - expected).abs().max() / expected.abs().max()).item() for result in results)
 
 
+def mean_of_some():
+    """By ranks 0 and 2, the first of which is in a group more."""
+    pair = dist.new_group([0, 2], backend=dist.get_backend(), timeout=datetime.timedelta(seconds=30))
+    if dist.get_rank() == 0:
+        dist.new_group([0], backend="gloo", use_local_synchronization=True)
+    if dist.get_rank() == 1:
+        return None
+    mean = motley.Mean(loader := motley.DataLoader(Data(), 24, batch_split=[3, 1], process_group=pair))
+    with torch.no_grad():
+        for _, inputs, _ in loader:
+            mean.update(inputs.mean())
+    return mean.compute()
+
+
 class Equality(RanksTest):
     """Also what bench/python/equality.py measures."""
 
@@ -212,6 +227,12 @@ class Equality(RanksTest):
         results = self.on_ranks(train, {"global_batch_size": 24, "batch_split": [3, 2, 1]}, "hook", 1)
         self.assertEqual(results[0]["splits"][0], [12, 8, 4])
         self.assertEqual(sum(results[0]["splits"][-1]), SAMPLES % 24)
+
+    def test_some_of_the_ranks_which_are_in_different_numbers_of_groups(self):
+        first, left_out, last = self.on_ranks(mean_of_some)
+        self.assertIsNone(left_out)
+        self.assertEqual(first, last)
+        self.assertAlmostEqual(first, Data().inputs.mean().item(), places=12)
 
     def test_a_plan(self):
         plan = make_plan(24, [{"type": "gpu", "count": 2, "batch_fraction": 3 / 8}, {"type": "cpu", "batch_fraction": 1 / 4}])

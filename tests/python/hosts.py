@@ -20,7 +20,7 @@ def why_not():
 
 
 SCRIPT = """
-import os, sys
+import os
 import torch, torch.distributed as dist, motley
 from datetime import timedelta
 from torch.nn.parallel import DistributedDataParallel as DDP

@@ -13,6 +13,7 @@
 #include "motley/app/replay_trace.h"
 #include "motley/app/simulate_plan.h"
 #include "motley/app/train/find_plan.h"
+#include "motley/base/os/memory.h"
 #include "motley/base/os/signals.h"
 #include "motley/bind/parts.h"
 #include "motley/cluster/machine.h"
@@ -195,6 +196,7 @@ void add_planning(py::module_& module) {
   module.def("format_profile", &format_profile, py::arg("text"));
   module.def("describe_machine", &describe_machine, py::call_guard<py::gil_scoped_release>());
   module.def("measure_loopback", &measure_loopback);
+  module.def("keep_freed_memory", &keep_freed_memory);
   module.def(
       "write_report", [](const std::string& run) { check(report::write_report(run)); }, py::arg("run"),
       py::call_guard<py::gil_scoped_release>());

@@ -1,4 +1,4 @@
-// What Python's pipelines need: rows of tensors between ranks, and memory that the process keeps.
+// Rows of tensors between ranks, where Python's pipelines send and receive them.
 #include <torch/csrc/utils/pybind.h>
 
 #include <ATen/ATen.h>
@@ -8,7 +8,6 @@
 #include <deque>
 #include <map>
 
-#include "motley/base/os/memory.h"
 #include "motley/bind/parts.h"
 #include "motley/collective/stage_channels.h"
 
@@ -81,7 +80,6 @@ class StageChannels {
 
 void add_stage_channels(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> without_lock;
-  module.def("keep_freed_memory", &keep_freed_memory);
   py::class_<StageChannels>(module, "StageChannels")
       .def(py::init<std::shared_ptr<net::Session>, const std::vector<int>&, double>(), py::arg("session"),
            py::arg("peers"), py::arg("seconds"), without_lock)
