@@ -44,8 +44,9 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
     with its replicas in their order.
 
     The model is cut as ``motley.profile`` cuts it, and is in training mode from now on. This rank keeps the parameters of its stage's
-    layers on its device; all others go to the device "meta", so that the model can no longer be used by itself. From now on the process
-    keeps memory that it frees, which each step needs again.
+    layers on its device; all others go to the device "meta", so that the model can no longer be used by itself. A parameter that layers of
+    several stages share is at all of them, with the gradient of all. From now on the process keeps memory that it frees, which each step
+    needs again.
 
     Args:
         model: the whole model. A stage's parameters and buffers become those of its first replica.
@@ -58,7 +59,7 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
         name: of the model in messages; by default its class.
 
     Raises:
-        ValueError: an argument that is refused, a plan of another model or for another number of ranks, and a parameter that several
+        ValueError: an argument that is refused, a plan of another model or for another number of ranks, and a buffer that several
             stages read; says what is accepted.
         RuntimeError: another rank failed meanwhile.
     """
@@ -74,15 +75,14 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
         raise ValueError(f"plan: it has {layout.ranks} device{'s' if layout.ranks > 1 else ''}, and the number of ranks is {links.count}; "
                          "accepted: a rank for each device of the plan, stage by stage")
 
-    def prepare() -> tuple[Chain, list[list[Layer]]]:
+    def prepare() -> tuple[Chain, list[list[Layer]], dict[str, list[int]]]:
         chain = cut(model.train(), inputs, name or type(model).__name__)
         stages = _find_stages(read, chain)
-        _check_shared(chain, stages)
-        return chain, stages
+        return chain, stages, _find_shared(model, chain, stages)
 
     _motley.keep_freed_memory()
-    chain, stages = links.ranks.agree(prepare)
-    return Pipeline(model, chain, stages, layout, links, loss_fn, inputs, torch.device(device) if device else inputs[0].device)
+    chain, stages, shared = links.ranks.agree(prepare)
+    return Pipeline(model, chain, stages, shared, layout, links, loss_fn, inputs, torch.device(device) if device else inputs[0].device)
 
 
 def _find_stages(plan: Mapping[str, Any], chain: Chain) -> list[list[Layer]]:
@@ -106,14 +106,22 @@ def _find_stages(plan: Mapping[str, Any], chain: Chain) -> list[list[Layer]]:
     return [chain.layers[ends[stage["first_layer"]][0]:ends[stage["last_layer"]][1]] for stage in plan["stages"]]
 
 
-def _check_shared(chain: Chain, stages: Sequence[Sequence[Layer]]) -> None:
-    where: dict[str, int] = {}
+def _find_shared(model: torch.nn.Module, chain: Chain, stages: Sequence[Sequence[Layer]]) -> dict[str, list[int]]:
+    """The parameters that layers of several stages read, and the stages."""
+    where: dict[str, list[int]] = {}
     for number, layers in enumerate(stages):
-        for name in itertools.chain(*(layer.tensors for layer in layers)):
-            if where.setdefault(name, number) != number:
-                sharing = "', '".join(layer.name for layer in chain.layers if name in layer.tensors)
-                raise ValueError(f"plan: layers '{sharing}' of '{chain.name}' share '{name}' and are in the stages {where[name]} and "
-                                 f"{number}; accepted: plans that have these layers in one stage")
+        for name in dict.fromkeys(itertools.chain(*(layer.tensors for layer in layers))):
+            where.setdefault(name, []).append(number)
+    shared = {name: numbers for name, numbers in where.items() if len(numbers) > 1}
+    for name in [name for name in shared if name in dict(model.named_buffers())]:
+        sharing = "', '".join(layer.name for layer in chain.layers if name in layer.tensors)
+        raise ValueError(f"plan: layers '{sharing}' of '{chain.name}' share the buffer '{name}' and are in the stages "
+                         f"{_join(shared[name])}; accepted: plans that have these layers in one stage")
+    return shared
+
+
+def _join(numbers: Sequence[int]) -> str:
+    return " and ".join(map(str, numbers))
 
 
 @dataclass(frozen=True)
@@ -202,8 +210,9 @@ class _Links:
             self._channels = channels = self.ranks.agree(lambda: _motley.StageChannels(session, own, self._seconds))
             weakref.finalize(self, channels.leave)
 
-    def make_stage_groups(self, members: Sequence[Sequence[int]]) -> list[Any]:
-        """Of each stage that has several ranks and this one, a group; one of all ranks of torch.distributed has the backend of these."""
+    def make_groups(self, members: Iterable[Sequence[int]]) -> list[Any]:
+        """A group of each that are several ranks, this one among them, else None; one of all ranks of torch.distributed has the backend
+        of these."""
         groups: list[Any] = []
         for ranks in members:
             if len(ranks) == 1:
@@ -257,6 +266,41 @@ class _waiting:
 
 
 @dataclass
+class _Copies:
+    """Tensors that several ranks have: the replicas of a stage, or stages that share parameters."""
+
+    what: str
+    ranks: list[int]
+    group: Any
+    tensors: list[torch.Tensor]
+    trained: list[torch.Tensor]
+
+    def share_first(self) -> None:
+        """Makes them those of the first rank."""
+        with _waiting(f"{self.what}, sharing parameters", self.ranks):
+            for tensor in self.tensors:
+                first = tensor.detach().contiguous()
+                self.group.broadcast(first, 0).wait()
+                tensor.detach().copy_(first)
+
+    def add_up(self) -> None:
+        """Makes the gradients of all of them their sum."""
+        for parameter in self.trained:
+            if parameter.grad is None:  # this rank had no rows
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [gradient for parameter in self.trained if (gradient := parameter.grad) is not None]
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+            own = [gradient for gradient in gradients if gradient.dtype == dtype]
+            flat = torch.cat([gradient.reshape(-1) for gradient in own])
+            self.sum(flat)
+            for gradient, part in zip(own, torch.split(flat, [gradient.numel() for gradient in own])):
+                gradient.copy_(part.view_as(gradient))
+
+    def sum(self, flat: torch.Tensor) -> None:
+        self.group.allreduce(flat).wait()
+
+
+@dataclass
 class _Incoming:
     """Rows that are on their way from several ranks."""
 
@@ -275,8 +319,8 @@ class Pipeline:
         device: of the stage.
     """
 
-    def __init__(self, model: torch.nn.Module, chain: Chain, stages: list[list[Layer]], layout: _Layout, links: _Links,
-                 loss_fn: LossFunction, inputs: tuple[torch.Tensor, ...], device: torch.device) -> None:
+    def __init__(self, model: torch.nn.Module, chain: Chain, stages: list[list[Layer]], shared: dict[str, list[int]], layout: _Layout,
+                 links: _Links, loss_fn: LossFunction, inputs: tuple[torch.Tensor, ...], device: torch.device) -> None:
         self.rank, self.stage, self.stages, self.device = links.rank, layout.find_stage(links.rank), len(stages), device
         self._model, self._layout, self._links, self._loss = model, layout, links, loss_fn
         self._input_shapes = [tuple(tensor.shape[1:]) for tensor in inputs]
@@ -287,8 +331,6 @@ class Pipeline:
         self._recomputes = layout.recompute[self.stage]
         self._steps = 0
         links.connect(self._list_peers())
-        groups = links.make_stage_groups(layout.members)
-        self._group = groups[self.stage]
         self._keys = self._find_keys([[name for layer in layers for name in layer.tensors] for layers in stages])
         self._named = self._keep_own(device)
         self._trained = [parameter for name, parameter in self._named.items()
@@ -296,7 +338,10 @@ class Pipeline:
         self._norms = [module for module in model.modules() if isinstance(module, BatchNorm) and module.running_mean is not None
                        and not module.running_mean.is_meta]
         self._kept = {tensor.untyped_storage().data_ptr() for tensor in self._named.values()}
-        self._share_first()
+        self._copies = self._find_copies(shared)
+        self._replicas = self._copies[0] if self._copies and self._copies[0].ranks == layout.members[self.stage] else None
+        for copies in self._copies:
+            copies.share_first()
 
     def _list_peers(self) -> set[int]:
         """The ranks of the neighbouring stages, and those between which losses go."""
@@ -310,11 +355,10 @@ class Pipeline:
         """Of each stage the names of its tensors, every one that a tensor has; what no layer reads is the first stage's."""
         tensors: dict[str, torch.Tensor] = dict(self._model.named_parameters(remove_duplicate=False))
         tensors |= dict(self._model.named_buffers(remove_duplicate=False))
-        owners = {id(tensors[name]): number for number, names in enumerate(stages) for name in names}
-        keys: list[set[str]] = [set() for _ in stages]
-        for name, tensor in tensors.items():
-            keys[owners.get(id(tensor), 0)].add(name)
-        return keys
+        read = [{id(tensors[name]) for name in names} for names in stages]
+        of_all = set().union(*read)
+        read[0] |= {id(tensor) for tensor in tensors.values()} - of_all
+        return [{name for name, tensor in tensors.items() if id(tensor) in own} for own in read]
 
     def _keep_own(self, device: torch.device) -> dict[str, torch.Tensor]:
         """Moves the stage's tensors to the device and all others to "meta"; the stage's by their first names."""
@@ -341,15 +385,21 @@ class Pipeline:
                     holder[name] = moved[id(tensor)][1]
         return kept
 
-    def _share_first(self) -> None:
-        """Makes the tensors of a stage's replicas those of the first."""
-        if self._group is None:
-            return
-        with _waiting(f"stage {self.stage}, sharing parameters", self._layout.members[self.stage]):
-            for tensor in self._named.values():
-                first = tensor.detach().contiguous()
-                self._group.broadcast(first, 0).wait()
-                tensor.detach().copy_(first)
+    def _find_copies(self, shared: Mapping[str, list[int]]) -> list[_Copies]:
+        """What other ranks have, too: first the stage's replicas, then by the stages that share parameters."""
+        members = self._layout.members
+        sharing = sorted({tuple(stages) for stages in shared.values()})
+        ranks = [*members, *(list(itertools.chain(*(members[stage] for stage in stages))) for stages in sharing)]
+        groups = self._links.make_groups(ranks)
+        copies = []
+        for number, (own, group) in enumerate(zip(ranks, groups)):
+            if group is None or self.rank not in own:
+                continue
+            stages = sharing[number - len(members)] if number >= len(members) else (self.stage,)
+            tensors = {name: tensor for name, tensor in self._named.items() if tuple(shared.get(name, [self.stage])) == stages}
+            copies.append(_Copies(f"stage{'s' if len(stages) > 1 else ''} {_join(stages)}", own, group, list(tensors.values()),
+                                  [tensor for tensor in self._trained if any(tensor is one for one in tensors.values())]))
+        return copies
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """Of this rank's stage, for an optimizer; some stages have none."""
@@ -423,37 +473,23 @@ class Pipeline:
 
     def _synchronise(self, before: list[torch.Tensor | None], rows: int, batch: int) -> None:
         """Adds up what the replicas have in ``.grad``, and to it what was there before the step."""
-        if self._group is not None:
-            with _waiting(f"step {self._steps}, gradients of stage {self.stage}", self._layout.members[self.stage]):
-                self._add_up()
-                self._average_norms(rows / batch)
+        for copies in self._copies:
+            with _waiting(f"step {self._steps}, gradients of {copies.what}", copies.ranks):
+                copies.add_up()
+                if copies is self._replicas:
+                    self._average_norms(copies, rows / batch)
         for parameter, old in zip(self._trained, before):
             if old is not None:
                 parameter.grad = old if parameter.grad is None else old.add_(parameter.grad)
 
-    def _add_up(self) -> None:
-        for parameter in self._trained:
-            if parameter.grad is None:  # this replica had no rows
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [gradient for parameter in self._trained if (gradient := parameter.grad) is not None]
-        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
-            own = [gradient for gradient in gradients if gradient.dtype == dtype]
-            flat = torch.cat([gradient.reshape(-1) for gradient in own])
-            self._sum(flat)
-            for gradient, part in zip(own, torch.split(flat, [gradient.numel() for gradient in own])):
-                gradient.copy_(part.view_as(gradient))
-
-    def _sum(self, flat: torch.Tensor) -> None:
-        self._group.allreduce(flat).wait()
-
-    def _average_norms(self, share: float) -> None:
+    def _average_norms(self, replicas: _Copies, share: float) -> None:
         """Makes running statistics of BatchNorm layers the mean of the replicas' by their rows."""
         own = [tensor for norm in self._norms for tensor in (norm.running_mean, norm.running_var) if tensor is not None]
         if not own:
             return
         with torch.no_grad():
             flat = torch.cat([tensor.reshape(-1).double() for tensor in own]) * share
-            self._sum(flat)
+            replicas.sum(flat)
             for tensor, part in zip(own, torch.split(flat, [tensor.numel() for tensor in own])):
                 tensor.copy_(part.view_as(tensor))
 

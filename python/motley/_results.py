@@ -108,6 +108,28 @@ class Profile(Result):
         """The model's name."""
         return str(self.data["graph"]["name"])
 
+    def combine(self, *others: Profile) -> Profile:
+        """One profile with the device types of several, for a model that was measured on several machines.
+
+        Raises:
+            ValueError: another model, other layers, or a device type that two of them have.
+        """
+        combined = self.data
+        for profile in others:
+            data = profile.data
+            if data["graph"]["name"] != combined["graph"]["name"] or _sizes(data) != _sizes(combined):
+                differ = next((f"layers {one} and {other}" for one, other in zip(_sizes(combined), _sizes(data)) if one != other),
+                              "one has more layers than the other")
+                raise ValueError(f"combine: profiles of '{self.model}' and of '{profile.model}' ({differ}); accepted: profiles of one "
+                                 "model")
+            for device in data["devices"]:
+                if any(device["type"] == own["type"] for own in combined["devices"]):
+                    raise ValueError(f"combine: the device type '{device['type']}' is in two profiles; accepted: a type in one of them, "
+                                     "as profile(device_type=...) names it")
+            combined["devices"] += data["devices"]
+            combined["links"] = combined.get("links", []) + data.get("links", [])
+        return Profile(json.dumps(combined, ensure_ascii=False))
+
     def rows(self) -> list[dict[str, Any]]:
         """A row a device type and layer: parameters, bytes of activations a sample, and seconds of a batch of ``batch_size``."""
         data = self.data
@@ -153,6 +175,12 @@ class Profile(Result):
         ax.set(title=f"{self.model}, batch of {rows[0]['batch_size']:.0f}", ylabel="seconds, forward and backward", yscale="log")
         ax.tick_params(axis="x", rotation=90)
         ax.legend()
+
+
+def _sizes(data: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """What tells layers of one model from those of another."""
+    return [(layer["name"], layer["kind"], layer.get("parameters", 0), layer.get("activation_bytes", 0))
+            for layer in data["graph"]["layers"]]
 
 
 def _seconds(time: Mapping[str, Any], way: str, batch: float) -> float:

@@ -6,6 +6,7 @@ On one host the server's token is the secret of the ranks where the server is ra
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Sequence
 
 import torch.distributed as dist
@@ -25,7 +26,9 @@ class Server:
                  timeout: float) -> None:
         self.ranks = ranks = Ranks(group)
         self.asked, self.embedding_dir = (group, server, token_file), embedding_dir
+        self.has_directory = server is not None or embedding_dir is not None  # as far as is known here
         self._users, self._starts = 0, 0
+        self.name = ranks.gather(uuid.uuid4().hex)[0]  # the same on all ranks
         meeting = Meeting(ranks)
         if server is None and meeting.hosts > 1:
             raise ValueError(f"the ranks are on {meeting.hosts} hosts, and rank 0's own server is reached on its host only: start "
@@ -66,6 +69,8 @@ def use_server(group: dist.ProcessGroup | None, server: str | Sequence[str] | No
                timeout: float) -> Server:
     """The server that was asked for, the same object for users that ask alike. Waits for all ranks of the group.
 
+    An earlier one that a rank has let go is shared by no rank: when that happens is up to each rank's garbage collection.
+
     Raises:
         ValueError: what cannot be, on every rank, with what is accepted.
         RuntimeError: a rank or the server that did not come within `timeout` seconds.
@@ -73,6 +78,8 @@ def use_server(group: dist.ProcessGroup | None, server: str | Sequence[str] | No
     named = server if server is None or isinstance(server, str) else ", ".join(server)
     asked = group, named, token_file
     shared = next((one for one in _shared if one.asked == asked and embedding_dir in (None, one.embedding_dir)), None)
+    if len(set(Ranks(group).gather(shared.name if shared else None))) > 1:
+        shared = None
     if shared is None:
         shared = Server(group, named, token_file, embedding_dir, timeout)
         _shared.append(shared)

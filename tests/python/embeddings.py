@@ -78,8 +78,9 @@ def read_tables(embeddings):
     return pooled["user"].clone(), pooled["item"][:7].clone()
 
 
-def train(name, options, prefetches=False, steps=STEPS, **arguments):
-    """A rank trains; what it used in each step, and the tables before and after."""
+def train(name, options, prefetches=False, steps=STEPS, checkpoints=None, start=None, **arguments):
+    """A rank trains; what it used in each step, and the tables before and after. It writes a checkpoint after each of some steps, given
+    as {step: path}, and goes on from one that is given as start."""
     loader = motley.DataLoader(Clicks(), collate_fn=collate, **options)
     embeddings = motley.nn.EmbeddingBagCollection(TABLES, optimizer=OPTIMIZERS[name], seed=4, loader=loader, timeout=TIMEOUT,
                                                   features=(lambda batch: batch[1]) if prefetches else None, **arguments)
@@ -87,6 +88,11 @@ def train(name, options, prefetches=False, steps=STEPS, **arguments):
     optimizer = motley.optim.ParameterServerOptimizer(torch.optim.AdamW(dense.parameters(), lr=0.01, eps=1e-4), loader=loader,
                                                       timeout=TIMEOUT)
     embeddings.step_with(optimizer)
+    parts = {"embeddings": embeddings, "dense": dense, "optimizer": optimizer, "loader": loader}
+    if start is not None:
+        saved = torch.load(start, weights_only=True)
+        for part, state in saved.items():
+            parts[part].load_state_dict(state)
     before, used, mine = read_tables(embeddings), [], []
     while len(used) < steps:
         for indices, jagged, targets in loader:
@@ -98,6 +104,10 @@ def train(name, options, prefetches=False, steps=STEPS, **arguments):
                 optimizer.zero_grad()
                 used.append(mine)
                 mine = []
+                if path := (checkpoints or {}).get(len(used)):
+                    states = {part: each.state_dict() for part, each in parts.items()}
+                    if loader._ranks.rank == 0:
+                        torch.save(states, path)
                 if len(used) == steps:
                     break
     weights = torch.cat([parameter.detach().flatten() for parameter in dense.parameters()])
@@ -188,11 +198,33 @@ class Embeddings(RanksTest):
             answers = self.on_ranks(train_cold, self.options(), folder)
         self.assert_trained_as_alone("adam", answers)
 
+    def test_going_on_from_a_state_dict(self):
+        """One process from the first of two ranks' checkpoints, and two ranks from that one's."""
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [pathlib.Path(folder, f"{step}.pt") for step in (3, 5, 7)]
+            options = self.options(batch_split="equal")
+            first = self.on_ranks(train_part, options, folder, 6, {3: paths[0], 5: paths[1]}, None)
+            alone = train_part(options, folder, 4, {4: paths[2]}, paths[0])
+            last = self.on_ranks(train_part, options, folder, STEPS - 7, None, paths[2])
+            again = train_part(options, folder, 1, None, paths[1])
+        for rank, answer in enumerate(last):
+            others = [alone["used"] if rank == 0 else [[]] * 4]
+            answer["used"] = sum([first[rank]["used"][:3], *others, answer["used"]], [])
+            answer["before"] = first[rank]["before"]
+        self.assert_trained_as_alone("adam", last)
+        for after, expected in zip(again["after"], first[0]["after"]):
+            self.assertLess((after - expected).abs().max().item(), BOUND)
+
     def test_embedding_bag(self):
         """As torch's, over its forms of input."""
         for pairs in self.on_ranks(compare_bags):
             for ours, torchs in pairs:
                 torch.testing.assert_close(ours, torchs, rtol=1e-6, atol=1e-7)
+
+    def test_a_state_dict_needs_a_directory(self):
+        first, second = self.on_ranks(save_without_directory)
+        self.assertIn("give the embeddings embedding_dir='DIR'", first)
+        self.assertEqual(second["step"], 0)
 
     def test_wrong_input(self):
         for what, words in WRONG.items():
@@ -218,6 +250,27 @@ def prefetch(options):
 
 def train_cold(options, folder):
     return train("adam", options, embedding_dir=folder, memory_bytes=9000)
+
+
+def train_part(options, folder, steps, checkpoints, start):
+    return train("adam", options, steps=steps, checkpoints=checkpoints, start=start, embedding_dir=folder)
+
+
+def save_without_directory():
+    try:
+        return motley.nn.EmbeddingBag(5, 3, timeout=TIMEOUT).state_dict()["rows._extra_state"]
+    except RuntimeError as problem:
+        return str(problem)
+
+
+def foreign_state():
+    motley.nn.EmbeddingBag(5, 3, timeout=TIMEOUT).load_state_dict({"rows._extra_state": {"step": 3}})
+
+
+def lost_directory():
+    with tempfile.TemporaryDirectory() as folder:
+        bag = motley.nn.EmbeddingBag(5, 3, embedding_dir=folder, timeout=TIMEOUT)
+        bag.load_state_dict({"rows._extra_state": {"job": "torch-1", "step": 3, "servers": 1}})
 
 
 def compare_bags():
@@ -326,6 +379,8 @@ WRONG = {
     same_name: "two tables are named 'a'",
     no_rows: "num_embeddings is 0; an integer of at least 1",
     different_tables: "the ranks do not agree about the sparse tables",
+    foreign_state: "accepted: what their state_dict() said, with the fields job, step and servers",
+    lost_directory: "sparse-00000003.json",
 }
 
 

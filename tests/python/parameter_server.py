@@ -393,6 +393,13 @@ def mixed_steps(net):
     optimizer.step()
 
 
+def wrapped(net):
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    optimizer = motley.optim.ParameterServerOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), timeout=TIMEOUT)
+    mean_loss(model, Data().inputs, Data().targets).backward()
+    optimizer.step()
+
+
 WRONG = {
     wrong_kind: "torch.optim.rmsprop.RMSprop; torch.optim.SGD, Adam and AdamW are",
     wrong_type: "parameter 0 of group 0 is torch.float64; a server takes float32",
@@ -410,6 +417,7 @@ WRONG = {
     late_no_sync: "step() comes first",
     late_group: "give the optimizer all groups before",
     scaled: "train in bfloat16",
+    wrapped: "the model is wrapped in DistributedDataParallel, which would average",
     mixed_steps: "different numbers of steps (1, 2)",
 }
 

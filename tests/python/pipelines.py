@@ -79,8 +79,8 @@ def mean_loss(outputs, targets):
     return nn.functional.cross_entropy(outputs, targets)
 
 
-def train_alone(steps=STEPS, sizes=(BATCH,), **options):
-    net = Net(**options)
+def train_alone(steps=STEPS, sizes=(BATCH,), make=Net, **options):
+    net = make(**options)
     optimizer, losses = make_optimizer(net.parameters()), []
     for step in range(steps):
         inputs, targets = make_batch(step, sizes[step % len(sizes)])
@@ -100,12 +100,12 @@ def make_group(count):
     return group, dist.get_rank() < count
 
 
-def train(plan, count, steps=STEPS, sizes=(BATCH,), own_seed=False, gives="all", **options):
+def train(plan, count, steps=STEPS, sizes=(BATCH,), own_seed=False, gives="all", make=Net, **options):
     """A rank trains: its losses, the whole state on rank 0, and what it says of itself."""
     group, takes_part = make_group(count)
     if not takes_part:
         return None
-    net = Net(**options)
+    net = make(**options)
     if own_seed and dist.get_rank():
         with torch.no_grad():
             for parameter in net.parameters():
@@ -151,10 +151,10 @@ class PipelineEquality(RanksTest):
     count = 3
 
     def check(self, plan, count, **options):
-        alone = {key: value for key, value in options.items() if key in ("steps", "sizes", "norm")}
+        alone = {key: value for key, value in options.items() if key in ("steps", "sizes", "norm", "make")}
         losses, state = train_alone(**alone)
-        answers = self.on_ranks(train, plan, count, *(options.pop(key, default) for key, default in
-                                                     (("steps", STEPS), ("sizes", (BATCH,)), ("own_seed", False), ("gives", "all"))))
+        defaults = {"steps": STEPS, "sizes": (BATCH,), "own_seed": False, "gives": "all", "make": Net}
+        answers = self.on_ranks(train, plan, count, *(options.get(key, default) for key, default in defaults.items()))
         answers = [answer for answer in answers if answer is not None]
         self.assertEqual(len(answers), count)
         for own, _, _ in answers:
@@ -163,7 +163,7 @@ class PipelineEquality(RanksTest):
         self.assertEqual(list(gathered), list(state))
         for name, value in state.items():
             self.assertLess((gathered[name] - value).abs().max(), 1e-12, name)
-        Net().load_state_dict(gathered)  # strict
+        alone.get("make", Net)().load_state_dict(gathered)  # strict
         return [answer[2] for answer in answers]
 
     def test_two_stages(self):
@@ -206,6 +206,22 @@ class PipelineEquality(RanksTest):
         _, state = train_alone()
         for name, value in state.items():
             self.assertLess((answers[0][1][name] - value).abs().max(), 1e-12, name)
+
+    def test_a_parameter_that_stages_share(self):
+        """At every stage that reads it, with the gradient of all; also where the ranks' models begin with other values."""
+        layers = ["first", "middle", "last"]
+        for cuts, replicas in ((["middle"], (1, 1)), (["middle"], (2, 1)), (["last"], (1, [0.3, 0.7])), (["middle", "last"], (1, 1, 1))):
+            for own_seed in (False, True):
+                with self.subTest(replicas, own_seed=own_seed):
+                    plan = make_plan(cuts, replicas, layers=layers)
+                    if own_seed:
+                        states = self.on_ranks(step_with_own_seed, plan, layout_count(replicas))
+                        states = [state for state in states if state is not None]
+                        holders = [state["first.weight"] for state in states if "first.weight" in state]
+                        self.assertGreater(len(holders), 1)
+                        self.assertTrue(all(torch.equal(holder, holders[0]) for holder in holders))
+                    else:
+                        self.check(plan, layout_count(replicas), make=Tied)
 
     def test_gradients_of_two_steps_add_up(self):
         net = Net()
@@ -289,15 +305,48 @@ def states_with_norm(plan):
     return pipe.state_dict()
 
 
+def layout_count(replicas):
+    return sum(one if isinstance(one, int) else len(one) for one in replicas)
+
+
+def step_with_own_seed(plan, count):
+    group, takes_part = make_group(count)
+    if not takes_part:
+        return None
+    net = Tied()
+    with torch.no_grad():
+        net.first.weight.add_(dist.get_rank())
+    pipe = motley.pipeline(net, plan, loss_fn=mean_loss, example_inputs=make_batch(0)[0], process_group=group)
+    optimizer = torch.optim.AdamW(list(pipe.parameters()), lr=0.01) if list(pipe.parameters()) else None
+    pipe.step(*make_batch(0))
+    if optimizer is not None:
+        optimizer.step()
+    return pipe.state_dict()
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
+        torch.manual_seed(5)
         self.first, self.middle, self.last = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 5)
         self.last.weight = self.first.weight
         self.double()
 
     def forward(self, x):
         return self.last(self.middle(self.first(x)))
+
+
+class Shifted(nn.Module):
+    """The same buffer in two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.BatchNorm1d(5), nn.BatchNorm1d(5)])
+        self.double()
+        self.norms[1].running_mean = self.norms[0].running_mean
+
+    def forward(self, x):
+        return self.norms[1](self.norms[0](x))
 
 
 def refuse_steps(plan):
@@ -332,8 +381,8 @@ class PipelineRefusals(RanksTest):
                 (Net(), plan, {"timeout": 0}, r"^timeout: 0; accepted: seconds"),
                 (Net(), plan, {"example_inputs": 3}, r"^example_inputs: a int; accepted: a tensor"),
                 (len, plan, {}, r"^model: a builtin_function_or_method; accepted"),
-                (Tied(), make_plan(["middle"], (1, 1), layers=["first", "middle", "last"]), {},
-                 r"layers 'first', 'last' of 'Tied' share 'first\.weight' and are in the stages 0 and 1; accepted")):
+                (Shifted(), make_plan(["norms.1"], (1, 1), layers=["norms.0", "norms.1"]),
+                 {}, r"layers 'norms\.0', 'norms\.1' of 'Shifted' share the buffer 'norms\.0\.running_mean' and are in the stages 0 and")):
             with self.subTest(words):
                 for message in self.refused_on_ranks(refuse_model, model, given, arguments):
                     self.assertRegex(message, words)

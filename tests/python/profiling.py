@@ -259,6 +259,22 @@ class Profiling(unittest.TestCase):
             self.assertEqual(json.loads(pathlib.Path(folder, "plan.json").read_text())["layers"], plan.data["layers"])
             self.assertEqual(motley.Profile.load(pathlib.Path(folder, "profile.json")), self.profile)
 
+    def test_profiles_of_several_machines_are_combined(self):
+        """Put together again, the parts of a profile are the profile."""
+        whole = self.profile.data
+        parts = [motley.Profile(json.dumps(whole | {"devices": [device], "links": links}))
+                 for device, links in zip(whole["devices"], (whole["links"], []))]
+        combined = parts[0].combine(parts[1])
+        self.assertEqual(combined.data, whole)
+        plans = [motley.plan(profile, TWO_CORES, global_batch_size=32) for profile in (combined, self.profile)]
+        self.assertEqual(plans[0].stages, plans[1].stages)
+        other = json.loads(parts[1].json)
+        other["graph"]["layers"][0]["parameters"] = 7
+        for profile, words in ((parts[0], "the device type 'cpu' is in two profiles"),
+                               (motley.Profile(json.dumps(other)), "accepted: profiles of one model")):
+            with self.assertRaisesRegex(ValueError, words):
+                parts[0].combine(profile)
+
     def test_a_module_of_one_layer(self):
         profile = motley.profile(Tangled(), torch.randn(2, 4), batch_sizes=[2], seconds=0.01, device_type="core")
         self.assertEqual([layer["name"] for layer in profile.data["graph"]["layers"]], ["Tangled", "step"])

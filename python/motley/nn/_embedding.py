@@ -99,7 +99,8 @@ class _Tables:
     def __init__(self, options: Sequence[_motley.TableOptions], dimensions: Sequence[int], server: Server, timeout: float) -> None:
         self.samples = 1  # of this rank in the step
         self._pushed = 0  # gradients since the last step()
-        self._dimensions, self._timeout = list(dimensions), timeout
+        self._dimensions, self._timeout, self._server = list(dimensions), timeout, server
+        self._saved: tuple[str, int] | None = None  # the job and step that were written last
         self._client = _motley.EmbeddingTables(server.session, server.addresses, server.token, server.next_suffix(), options, timeout)
         self._ahead: dict[int, _Asked] = {}  # by table
         weakref.finalize(self, _leave, self._client, server)
@@ -151,9 +152,33 @@ class _Tables:
             raise RuntimeError(f"the loader begins a step, and {_NEVER_STEPPED}")
         self.samples = samples
 
+    def save(self) -> dict[str, Any]:
+        """Has the servers write the rows as they are after the last step, by rank 0; where they are, on any rank."""
+        moment = self._client.job, self._client.step
+        if self._server.ranks.rank == 0 and self._saved != moment:
+            if not self._server.has_directory:
+                raise RuntimeError("rank 0's own server has no directory to write the embedding rows of a state_dict to: give the "
+                                   "embeddings embedding_dir='DIR'")
+            self._client.save(self._timeout)
+            self._saved = moment
+        return {"job": moment[0], "step": moment[1], "servers": len(self._server.addresses)}
+
+    def load(self, state: Any) -> None:
+        job, step, servers = self._server.ranks.agree(lambda: _read_state(state))
+        self._client.reopen(self._server.next_suffix(), job, step, servers, self._timeout)
+        self._ahead.clear()
+        self._pushed = 0
+
     def step(self) -> None:
         self._pushed = 0
         self._client.finish_step(float(self.samples), self._timeout)
+
+
+def _read_state(state: Any) -> tuple[str, int, int]:
+    match state:
+        case {"job": str(job), "step": int(step), "servers": int(servers)}:
+            return job, step, servers
+    raise ValueError(f"the state of embeddings is {state!r}; accepted: what their state_dict() said, with the fields job, step and servers")
 
 
 def _leave(client: _motley.EmbeddingTables, server: Server) -> None:
@@ -170,7 +195,10 @@ class EmbeddingBagCollection(torch.nn.Module):
         embeddings.step_with(optimizer)
         pooled = embeddings({"user": user_ids})["user"]      # [samples, 16]
 
-    The rows are no parameters of the module: no other optimizer sees them, and neither does state_dict().
+    The rows are no parameters of the module: no other optimizer sees them. On rank 0 state_dict() has the servers write them to
+    their directory, those that changed since the last time, and says which step of which job that was; load_state_dict(), on all ranks,
+    goes on from there, with any number of ranks, and of servers if the directory is one for all. Any state_dict may be loaded as long as
+    the directory is there.
 
     Args:
         tables: their configurations.
@@ -181,7 +209,8 @@ class EmbeddingBagCollection(torch.nn.Module):
             computed.
         server, token_file, process_group, timeout: as those of ``motley.optim.ParameterServerOptimizer``, with which it shares
             a server where they are the same.
-        embedding_dir: the directory in which rank 0's own server keeps rows that do not fit into `memory_bytes`.
+        embedding_dir: the directory in which rank 0's own server keeps rows that do not fit into `memory_bytes`, and those of a
+            state_dict; a server of another program has its own (motley server --embedding-dir).
         memory_bytes: of a table's rows in the memory of each server; 0: no bound.
 
     Raises:
@@ -254,6 +283,14 @@ class EmbeddingBagCollection(torch.nn.Module):
     def step_with(self, optimizer: torch.optim.Optimizer) -> None:
         """Calls step() after each step of this optimizer."""
         optimizer.register_step_post_hook(lambda *_: self.step())
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Called by state_dict()."""
+        return self._tables.save()
+
+    def set_extra_state(self, state: Any) -> None:
+        """Called by load_state_dict(). Waits for all ranks."""
+        self._tables.load(state)
 
     def _read(self, features: Any) -> dict[str, _Bags]:
         if not isinstance(features, Mapping) and not hasattr(features, "keys"):

@@ -13,12 +13,14 @@ gradient is known after all of it, and each rank steps by itself.
 from __future__ import annotations
 
 import contextlib
+import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from .. import _motley
 from .._loader import DataLoader
@@ -212,6 +214,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                 self._bucket_bytes, _begin_step(self._served, self._optimizer, self._sent, index), self._timeout))
 
     def _load(self) -> None:
+        self._server.ranks.agree(self._check_alone)
         if self._max_grad_norm is None:
             states = self._server.ranks.agree(lambda: [
                 _read_state(self._optimizer, group, parameters) for group, parameters in zip(self.param_groups, self._trained)])
@@ -219,6 +222,14 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                 served.load(updates, arrays, self._timeout)
             self.state.clear()
         self._served.is_loaded = True
+
+    def _check_alone(self) -> None:
+        """Refuses a model whose gradients are averaged elsewhere, too. Parameters do not say so: all of the program's models are asked."""
+        own = {id(parameter) for parameters in self._trained for parameter in parameters}
+        for model in [each for each in gc.get_objects() if issubclass(type(each), DDP)]:
+            if any(id(parameter) in own for parameter in model.parameters()):
+                raise ValueError("the model is wrapped in DistributedDataParallel, which would average the gradients that the server "
+                                 "adds up: train the model itself, and read and save that one")
 
     def _check_fixed(self) -> None:
         for index, group in enumerate(self.param_groups):

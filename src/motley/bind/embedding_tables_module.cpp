@@ -17,9 +17,26 @@ namespace py = pybind11;
 class EmbeddingTables {
  public:
   EmbeddingTables(std::shared_ptr<net::Session> session, ps::SparseClientOptions options, double seconds)
-      : session_(std::move(session)),
-        client_(value_or_raise(ps::SparseClient::open(*session_, std::move(options), Deadline::after(seconds)))) {}
+      : session_(std::move(session)), options_(std::move(options)) {
+    open(seconds);
+  }
 
+  // Under another name, with the rows that so many servers wrote for a job after a step; collective.
+  void reopen(const std::string& suffix, const std::string& written_for, std::int64_t step, int written_by,
+              double seconds) {
+    client_.reset();
+    options_.job_suffix = suffix;
+    options_.written_for = written_for;
+    options_.step = step;
+    options_.written_by = written_by;
+    open(seconds);
+  }
+  std::string job() { return client().job(); }
+  // Rank 0 only: has the servers write the rows as they are after step().
+  void save(double seconds) {
+    check(client().start_checkpoint());
+    value_or_raise(client().wait_for_checkpoint(Deadline::after(seconds)));
+  }
   // Finished by this rank.
   std::int64_t step() { return client().step(); }
   // Asks for rows as they are after the last finished step, or ahead of time after the step under way.
@@ -36,6 +53,9 @@ class EmbeddingTables {
   void leave() { client_.reset(); }
 
  private:
+  void open(double seconds) {
+    client_ = value_or_raise(ps::SparseClient::open(*session_, options_, Deadline::after(seconds)));
+  }
   ps::SparseClient& client() {
     MOTLEY_INVARIANT(client_, "the tables were left");
     return *client_;
@@ -51,6 +71,7 @@ class EmbeddingTables {
   }
 
   const std::shared_ptr<net::Session> session_;
+  ps::SparseClientOptions options_;
   std::unique_ptr<ps::SparseClient> client_;  // null once it has left
 };
 
@@ -86,7 +107,9 @@ void add_embedding_tables(py::module_& module) {
       .def(py::init([](std::shared_ptr<net::Session> session, const std::vector<std::string>& servers,
                        const net::Secret& token, const std::string& suffix,
                        const std::vector<SparseTableOptions>& tables, double seconds) {
-             ps::SparseClientOptions options{.tables = tables, .job_suffix = suffix};
+             // Any state_dict may be the one that is loaded, so all are kept.
+             ps::SparseClientOptions options{
+                 .tables = tables, .job_suffix = suffix, .keep_checkpoints = ps::kKeepAllCheckpoints};
              for (const std::string& address : servers) {
                options.servers.push_back({value_or_raise(net::parse_endpoint(address)), token});
              }
@@ -94,6 +117,10 @@ void add_embedding_tables(py::module_& module) {
            }),
            py::arg("session"), py::arg("servers"), py::arg("token"), py::arg("suffix"), py::arg("tables"),
            py::arg("seconds"), without_lock)
+      .def("reopen", &EmbeddingTables::reopen, py::arg("suffix"), py::arg("written_for"), py::arg("step"),
+           py::arg("written_by"), py::arg("seconds"), without_lock)
+      .def_property_readonly("job", &EmbeddingTables::job)
+      .def("save", &EmbeddingTables::save, py::arg("seconds"), without_lock)
       .def_property_readonly("step", &EmbeddingTables::step)
       .def("start_pull", &EmbeddingTables::start_pull, py::arg("table"), py::arg("ids"), py::arg("ahead"), without_lock)
       .def("wait", &EmbeddingTables::wait, py::arg("ticket"), py::arg("rows"), py::arg("seconds"), without_lock)

@@ -473,6 +473,43 @@ TEST(SparseNet, GoesOnFromACheckpointWithAnotherNumberOfServers) {
   }
 }
 
+// All checkpoints of a job that keeps them lead on, the later jobs' own beside them.
+TEST(SparseNet, GoesOnFromAnyOfAnotherJobsCheckpoints) {
+  TemporaryFolder folder;
+  const std::vector<SparseTableOptions> tables = {make_table_options("a", 4, Kind::kAdam)};
+  const Servers servers(1, folder.path);
+  std::string job;
+  std::vector<Floats> rows;  // after each step
+  const auto take_saved_step = [](SparseClient& client) {
+    take_step(client, 0);
+    ASSERT_TRUE(client.start_checkpoint());
+    ASSERT_TRUE(client.wait_for_checkpoint(soon()));
+  };
+  collective::run_threads(1, true, [&](int, ThreadSession& session) {
+    SparseClientOptions options = {servers.addresses, tables};
+    options.keep_checkpoints = kKeepAllCheckpoints;
+    const auto client = SparseClient::open(session, options, soon()).value();
+    job = client->job();
+    rows.push_back(pull(*client, 0, all_ids()));
+    for (int step = 0; step < 4; ++step) {
+      take_saved_step(*client);
+      rows.push_back(pull(*client, 0, all_ids()));
+      ASSERT_NE(rows.back(), rows[rows.size() - 2]);
+    }
+  });
+  for (const std::int64_t step : {1, 4, 2}) {
+    collective::run_threads(1, true, [&](int, ThreadSession& session) {
+      SparseClientOptions options = {servers.addresses, tables, SparseMode::kSynchronous, step, 1};
+      options.job_suffix = "-again";
+      options.written_for = job;
+      const auto client = SparseClient::open(session, options, soon());
+      ASSERT_TRUE(client) << client.error().message;
+      EXPECT_EQ(pull(**client, 0, all_ids()), rows[static_cast<std::size_t>(step)]);
+      take_saved_step(**client);
+    });
+  }
+}
+
 TEST(SparseNet, SaysWhatACheckpointLacks) {
   TemporaryFolder folder;
   const std::vector<SparseTableOptions> tables = {make_table_options("a", 4, Kind::kSgd)};
@@ -621,11 +658,16 @@ TEST(SparseProtocol, SurvivesAnyBytes) {
   std::vector<SparseTableOptions> tables = {make_table_options("a", 3, Kind::kAdam),
                                             make_table_options("b", 1, Kind::kSgd)};
   tables[1].wire = collective::WireType::kInt8;
-  const std::vector<std::byte> good = encode(make_open(2, tables, 4, 3));
+  SparseOpen sent = make_open(2, tables, 4, 3);
+  sent.written_for = "first";
+  sent.keep_checkpoints = 7;
+  const std::vector<std::byte> good = encode(sent);
   const auto decoded = decode_sparse_open(good);
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->tables, tables);
   EXPECT_EQ(decoded->written_by, 3);
+  EXPECT_EQ(decoded->written_for, "first");
+  EXPECT_EQ(decoded->keep_checkpoints, 7);
   for (std::size_t length = 0; length < good.size(); ++length) {
     EXPECT_FALSE(decode_sparse_open(std::span(good).first(length)));
   }

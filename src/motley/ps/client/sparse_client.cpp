@@ -78,12 +78,7 @@ Status SparseClient::connect(const Deadline& deadline) {
   const net::SessionOptions& own = session_.options();
   const net::Membership& membership = session_.membership();
   net::Claim claim;
-  claim.identity = {own.job + options_.job_suffix,
-                    own.tenant,
-                    membership.rank,
-                    membership.session,
-                    membership.epoch,
-                    kSparseConnection};
+  claim.identity = {job(), own.tenant, membership.rank, membership.session, membership.epoch, kSparseConnection};
   claim.fingerprint = own.fingerprint;
   for (const ServerAddress& address : options_.servers) {
     Server server;
@@ -96,6 +91,8 @@ Status SparseClient::connect(const Deadline& deadline) {
                              .mode = options_.mode,
                              .step = options_.step,
                              .written_by = options_.written_by,
+                             .written_for = options_.written_for,
+                             .keep_checkpoints = options_.keep_checkpoints,
                              .tables = options_.tables};
     server.connection->post_owned(kSparseOpen, 0, encode(open));
     servers_.push_back(std::move(server));

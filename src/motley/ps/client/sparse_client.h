@@ -28,7 +28,9 @@ struct SparseClientOptions {
   // rows).
   std::int64_t step = 0;
   int written_by = 0;
-  std::string job_suffix;  // of the job's name at the servers, for a client beside another
+  std::string job_suffix;    // of the job's name at the servers, for a client beside another
+  std::string written_for;   // the job whose checkpoint it is; empty: this job's own
+  int keep_checkpoints = 2;  // of this job, by each server: the latest
 };
 
 // What a rank has asked for and sent since it opened its tables. Bytes are those of whole frames.
@@ -47,6 +49,8 @@ class SparseClient {
                                                     const Deadline& deadline);
   ~SparseClient();
 
+  // This job's name at the servers.
+  std::string job() const { return session_.options().job + options_.job_suffix; }
   // The last step that this rank has finished.
   std::int64_t step() const { return step_; }
   const SparseTableOptions& table(std::size_t index) const { return options_.tables[index]; }

@@ -97,7 +97,9 @@ Status SparseJob::open(int rank, const SparseOpen& open) {
     if (open.size != seen_->size) return refuse("the number of ranks");
     if (open.shard != seen_->shard || open.shards != seen_->shards) return refuse("the servers of sparse tables");
     if (open.mode != seen_->mode) return refuse("whether sparse tables are synchronous");
-    if (open.step != seen_->step || open.written_by != seen_->written_by) return refuse("the checkpoint to go on from");
+    if (open.step != seen_->step || open.written_by != seen_->written_by || open.written_for != seen_->written_for) {
+      return refuse("the checkpoint to go on from");
+    }
     if (open.tables != seen_->tables) return refuse("the sparse tables");
     if (static_cast<int>(ranks_.size()) > open.size) {
       return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", name_, open.size,
@@ -150,13 +152,13 @@ Status SparseJob::open_tables() {
   return {};
 }
 
-fs::path SparseJob::make_folder_path(const SparseTableOptions& table, int shard, int shards) const {
-  return folder_ / folder_name(table.name) / fmt::format("{}-of-{}", shard, shards);
+fs::path SparseJob::make_folder_path(const fs::path& job, const SparseTableOptions& table, int shard, int shards) {
+  return job / folder_name(table.name) / fmt::format("{}-of-{}", shard, shards);
 }
 
 Result<std::unique_ptr<SparseTable>> SparseJob::open_table(const SparseTableOptions& options) {
   SparseTableSpec spec{options, {}};
-  const fs::path own = make_folder_path(options, open_.shard, open_.shards);
+  const fs::path own = make_folder_path(folder_, options, open_.shard, open_.shards);
 #ifdef MOTLEY_HAS_ROCKSDB
   if (!folder_.empty() && spec.memory_bytes > 0) spec.cold_folder = own / "cold";
 #endif
@@ -166,18 +168,18 @@ Result<std::unique_ptr<SparseTable>> SparseJob::open_table(const SparseTableOpti
                 name_);
   }
   // The same servers' shards are the same rows; with another number of servers each reads all shards.
+  const fs::path from = open_.written_for.empty() ? folder_ : folder_.parent_path() / folder_name(open_.written_for);
   std::vector<fs::path> folders;
   for (int shard = 0; shard < open_.written_by; ++shard) {
     if (open_.written_by != open_.shards || shard == open_.shard) {
-      folders.push_back(make_folder_path(options, shard, open_.written_by));
+      folders.push_back(make_folder_path(from, options, shard, open_.written_by));
     }
   }
   const auto owns = [shard = static_cast<std::size_t>(open_.shard), shards = static_cast<std::size_t>(open_.shards)](
                         std::uint64_t id) { return find_shard(id, shards) == shard; };
   MOTLEY_ASSIGN(auto table, SparseTable::restore(spec, folders, open_.step, owns));
   // What was written after that step is of a run that did not happen.
-  constexpr int kAll = 1 << 20;
-  prune_sparse_checkpoints(own, open_.step, kAll);
+  prune_sparse_checkpoints(own, open_.step, kKeepAllCheckpoints);
   return table;
 }
 
@@ -296,11 +298,12 @@ Status SparseJob::save(int rank, std::int64_t step) {
     writers_.emplace_back([this, table, step, saving] {
       bool passed = false;
       CheckpointOptions options;
+      options.keep = open_.keep_checkpoints;
       options.at_moment = [&] {
         passed = true;
         saving->moments.count_down();
       };
-      const fs::path folder = make_folder_path(open_.tables[table], open_.shard, open_.shards);
+      const fs::path folder = make_folder_path(folder_, open_.tables[table], open_.shard, open_.shards);
       saving->reports[table] = tables_[table]->checkpoint(folder, step, options);
       if (!passed) saving->moments.count_down();
       if (--saving->unwritten > 0) return;

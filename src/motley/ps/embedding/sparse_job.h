@@ -126,7 +126,9 @@ class SparseJob {
   void let_go(std::size_t bytes);  // under the mutex
   Status open_tables();
   Result<std::unique_ptr<SparseTable>> open_table(const SparseTableOptions& options);
-  std::filesystem::path make_folder_path(const SparseTableOptions& table, int shard, int shards) const;
+  // Below a job's folder, those of a table's shard.
+  static std::filesystem::path make_folder_path(const std::filesystem::path& job, const SparseTableOptions& table,
+                                                int shard, int shards);
   Status apply(std::vector<Step> steps);
   void join_writers();
   void end_save(std::int64_t step, Result<SparseSaved> saved);

@@ -78,6 +78,8 @@ void fields(Archive& archive, SparseOpen& open) {
   archive.required("shard", open.shard, NumberIs::between(0, kMaxMembers));
   archive.required("shards", open.shards, NumberIs::between(1, kMaxMembers));
   archive.required("written_by", open.written_by, NumberIs::between(0, kMaxMembers));
+  archive.required("written_for", open.written_for);
+  archive.required("keep_checkpoints", open.keep_checkpoints, NumberIs::between(1, kKeepAllCheckpoints));
   archive.required("mode", open.mode, NumberIs::between(0, 1));
   archive.required("step", open.step);
   archive.required("tables", open.tables);

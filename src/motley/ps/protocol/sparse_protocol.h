@@ -83,6 +83,8 @@ enum SparseFrame : std::uint16_t {
   kSparseSaved,         // server: it is written, or an error; tag: the step
 };
 
+inline constexpr int kKeepAllCheckpoints = 1 << 30;
+
 enum class SparseMode : std::uint8_t {
   kSynchronous,   // a step's gradients of all ranks are applied together, once
   kAsynchronous,  // each push is applied when it comes
@@ -95,6 +97,8 @@ struct SparseOpen {
   SparseMode mode = SparseMode::kSynchronous;
   std::int64_t step = 0;  // finished so far
   int written_by = 0;     // servers that wrote the checkpoint of `step`, which is where rows come from; 0: rows are new
+  std::string written_for;  // the job of the same tenant whose checkpoint it is; empty: this one's
+  int keep_checkpoints = 2;
   std::vector<SparseTableOptions> tables;
 };
 
