@@ -6,6 +6,7 @@ The data are in Criteo's format: a label, 13 numbers and 26 hexadecimal categori
 """
 import argparse
 import math
+import pathlib
 import time
 
 import torch
@@ -59,10 +60,16 @@ def train(options):
     table = motley.nn.EmbeddingBagConfig(name="categories", embedding_dim=DIMENSION, num_embeddings=options.rows,
                                          feature_names=[f"category {column}" for column in range(CATEGORIES)])
     embeddings = motley.nn.EmbeddingBagCollection([table], optimizer=motley.optim.RowAdagrad(lr=0.05), loader=loader,
-                                                  features=lambda batch: features(batch[1]))
+                                                  features=lambda batch: features(batch[1]),
+                                                  embedding_dir=options.checkpoint and f"{options.checkpoint}/rows")
     model = ClickModel(embeddings)
     optimizer = motley.optim.ParameterServerOptimizer(torch.optim.Adam(model.parameters(), lr=1e-3), loader=loader)
     embeddings.step_with(optimizer)
+    parts = {"model": model, "optimizer": optimizer, "loader": loader}
+    checkpoint = options.checkpoint and pathlib.Path(options.checkpoint, "state.pt")
+    if checkpoint and checkpoint.exists():
+        for name, state in torch.load(checkpoint, weights_only=True).items():
+            parts[name].load_state_dict(state)
 
     step, times, last = 0, [], time.perf_counter()
     while True:
@@ -77,7 +84,17 @@ def train(options):
             if step % 50 == 0 and dist.get_rank() == 0:
                 print(f"step {step}: loss {loss.item():.4f}, {options.batch / sorted(times[-50:])[25]:.0f} samples per second", flush=True)
             if step == options.steps:
+                if checkpoint:
+                    save(parts, checkpoint)
                 return
+
+
+def save(parts, checkpoint):
+    """The state of everything, in which the embeddings say where their rows are; a new file takes the place of the old one whole."""
+    states = {name: part.state_dict() for name, part in parts.items()}
+    if dist.get_rank() == 0:
+        torch.save(states, checkpoint.with_suffix(".new"))
+        checkpoint.with_suffix(".new").replace(checkpoint)
 
 
 if __name__ == "__main__":
@@ -86,6 +103,7 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=512, help="samples of a step, of all ranks together")
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--checkpoint", help="a directory to go on from, and to leave all state in at the end")
     dist.init_process_group("gloo")
     train(parser.parse_args())
     dist.destroy_process_group()

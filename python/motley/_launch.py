@@ -10,6 +10,7 @@ not slowed down, nor are the worker processes of data loaders.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import logging
 import os
@@ -31,6 +32,7 @@ from . import _motley
 _STARTED = 120.0  # seconds until every rank has imported PyTorch
 _STARVED = 0.2  # of a rank's time, in which it wanted a processor and had none: more is no emulation (moments are made up for)
 _GRACE = 10.0  # seconds that ranks have to end once one has failed
+_PATIENCE = 2.0  # and, once interrupted, before they are told again, and then ended
 _log = logging.getLogger("motley")
 
 
@@ -283,7 +285,12 @@ def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> None:
                 for index, rank in enumerate(ranks):
                     waited[index] = max(waited[index], _motley.seconds_without_processor(rank.pid) - starved[index])
             time.sleep(0.05)
-    except KeyboardInterrupt:  # and the ranks are interrupted, too
+    except KeyboardInterrupt:
+        _wait_for_all(ranks, _PATIENCE)  # in a terminal Ctrl-C has reached them, too
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.send_signal(signal.SIGINT)
+        _wait_for_all(ranks, _PATIENCE)
         _stop(ranks)
         raise
     finally:
@@ -306,16 +313,21 @@ def _peek(rank: subprocess.Popen[bytes]) -> int | None:
 
 def _stop(ranks: list[subprocess.Popen[bytes]]) -> None:
     """Ends those that still run."""
-    deadline = time.monotonic() + _GRACE
     for rank in ranks:
         if rank.poll() is None:
             rank.terminate()
+    _wait_for_all(ranks, _GRACE)
     for rank in ranks:
-        try:
-            rank.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        if rank.poll() is None:
             rank.kill()
             rank.wait()
+
+
+def _wait_for_all(ranks: list[subprocess.Popen[bytes]], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for rank in ranks:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            rank.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:

@@ -249,7 +249,7 @@ if os.environ["DESTROY"] == "yes":
 """
         for destroy in ("yes", "no"):
             for _ in range(3):
-                for code, text in run_scripts(script, 2, DESTROY=destroy):
+                for code, text in run_scripts(script, 2, fresh=True, DESTROY=destroy):
                     self.assertEqual(code, 0, text)
                     self.assertNotIn("terminate", text)
 
@@ -260,7 +260,7 @@ if os.environ["DESTROY"] == "yes":
             (information / "METADATA").write_text("Metadata-Version: 2.1\nName: motley\nVersion: 0\n")
             (information / "entry_points.txt").write_text("[torch.backends]\nmotley = motley_backend:register\n")
             script = START.replace(", motley", "") + "dist.all_reduce(torch.ones(3)); print('motley' in sys.modules)"
-            for code, text in run_scripts(script, 2, PYTHONPATH=f"{folder}:{os.environ['PYTHONPATH']}"):
+            for code, text in run_scripts(script, 2, fresh=True, PYTHONPATH=f"{folder}:{os.environ['PYTHONPATH']}"):
                 self.assertEqual((code, text.strip()[-4:]), (0, "True"), text)
 
     def test_ranks_on_several_hosts_need_a_secret_and_do_without_gloo(self):

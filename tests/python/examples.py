@@ -1,4 +1,5 @@
 """The examples that need nothing but PyTorch, against one process."""
+import random
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,31 @@ class Pipeline(ExampleTest):
             optimizer.step()
         for name, value in torch.load(self.folder / "weights.pt").items():
             torch.testing.assert_close(value, net.state_dict()[name], rtol=1e-4, atol=1e-5)  # float32
+
+
+class ClickModel(ExampleTest):
+    def run_example(self, checkpoint, steps):
+        words = ["--workers", "1", EXAMPLES / "click_model.py", "--data", self.folder / "clicks.txt", "--rows", "500", "--batch", "16",
+                 "--steps", str(steps), "--checkpoint", checkpoint]
+        done = subprocess.run([sys.executable, "-m", "motley", "launch", *words], cwd=self.folder, capture_output=True, text=True,
+                              timeout=RUN, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_it_goes_on_from_its_checkpoint(self):
+        """Bit by bit as a run without an end in between, in the middle of a pass over the data."""
+        draw = random.Random(7)
+        (self.folder / "clicks.txt").write_text("".join("\t".join(
+            [str(draw.randrange(2)), *(str(draw.randrange(9)) for _ in range(13)), *(f"{draw.randrange(99):x}" for _ in range(26))]) + "\n"
+            for _ in range(80)))
+        for checkpoint, runs in (("whole", (7,)), ("parts", (3, 4))):
+            for steps in runs:
+                self.run_example(checkpoint, steps)
+        whole, parts = (torch.load(self.folder / checkpoint / "state.pt") for checkpoint in ("whole", "parts"))
+        self.assertEqual(whole["loader"], parts["loader"])
+        for name, value in whole["model"].items():
+            if isinstance(value, torch.Tensor):
+                self.assertTrue(torch.equal(value, parts["model"][name]), name)
+        self.assertEqual([state["model"]["embeddings._extra_state"]["step"] for state in (whole, parts)], [7, 7])
 
 
 if __name__ == "__main__":

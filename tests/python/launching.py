@@ -9,13 +9,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 import unittest.mock
 
 import slurm_cluster
 
 import motley
+from ranks import wait_until
 
 TIMES = """
 import json, os, pathlib, sys, time
@@ -29,14 +29,6 @@ while time.process_time() - cpu < 0.1:
     pass
 (folder / f"{rank}.json").write_text(json.dumps([time.monotonic() - began, time.process_time() - cpu]))
 """
-
-
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds} s")
-        time.sleep(0.02)
 
 
 class Launching(unittest.TestCase):
@@ -206,16 +198,19 @@ pathlib.Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps({
 class LaunchingOnSlurm(unittest.TestCase):
     """A job on two kinds of nodes: one with two ranks of a processor each, and two with a rank of two processors each."""
 
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = slurm_cluster.SlurmCluster(nodes=3, cpus=2)
+        cls.addClassCleanup(cls.cluster.stop)
+
     def run_job(self, what):
-        cluster = slurm_cluster.SlurmCluster(nodes=3, cpus=2)
-        self.addCleanup(cluster.stop)
-        folder = cluster.folder / "job"
+        folder = self.cluster.folder / what
         folder.mkdir()
         (folder / "train.py").write_text(ON_SLURM)
         written = subprocess.run([sys.executable, "-m", "motley", "launch", "--sbatch=--nodelist=n0 --ntasks=2",
                                   "--sbatch=--nodelist=n1,n2 --ntasks-per-node=1 --cpus-per-task=2", "train.py", folder, what], cwd=folder,
                                  capture_output=True, text=True, timeout=60, check=True).stdout
-        done = subprocess.run(["sbatch", "--wait", "--output=output"], input=written, cwd=folder, env=cluster.environment,
+        done = subprocess.run(["sbatch", "--wait", "--output=output"], input=written, cwd=folder, env=self.cluster.environment,
                               capture_output=True, text=True, timeout=240, check=False)
         self.assertEqual([file.name for file in folder.glob(".motley-secret-*")], [])
         ranks = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]

@@ -1,10 +1,14 @@
 """Processes that are the ranks of one process group, for tests: they start once a test class and run functions together, or, for
 what ends them, each runs a script of its own."""
+import atexit
 import ctypes
+import functools
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import pathlib
+import select
 import signal
 import subprocess
 import sys
@@ -15,6 +19,7 @@ import unittest
 
 START = 60  # seconds in which a rank has started
 CALL = 120  # and a call is answered
+LATE = "it did not end"
 AFTER_FAILURE = 5  # by the others once one has failed
 PR_SET_PDEATHSIG = 1
 
@@ -22,6 +27,7 @@ PR_SET_PDEATHSIG = 1
 def serve(rank, count, folder, pipe, backend):
     """A rank: runs what it is sent, and sends back what that gave, or how it failed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    multiprocessing.set_start_method("fork", force=True)  # for what it starts, as in a script
     import torch
     import torch.distributed as dist
 
@@ -56,7 +62,8 @@ class RanksTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "motley"])
         cls.ranks = []
         for rank in range(cls.count):
             mine, theirs = context.Pipe()
@@ -107,29 +114,101 @@ class RanksTest(unittest.TestCase):
         return [message for _, _, message, _ in failures]
 
 
-def run_scripts(script, count, timeout=CALL, prefixes=None, **variables):
+def wait_until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds} s")
+        time.sleep(0.02)
+
+
+def run_scripts(script, count, timeout=CALL, prefixes=None, fresh=False, arguments=(), **variables):
     """The exit codes, and what they wrote, of processes that run the same Python text as ranks of a group of their own.
 
-    It finds RANK, WORLD_SIZE and INIT (for init_method) in its environment, and these variables. `prefixes` are words before each command.
+    It finds RANK, WORLD_SIZE and INIT (for init_method) in its environment, and these variables. Each rank is forked from a process
+    that has imported PyTorch and Motley, as importing takes most of the time, and ends as any Python does. With `fresh`, or `prefixes`,
+    which are words before each command, it is a command of its own.
     """
     with tempfile.TemporaryDirectory() as folder:
-        started = []
-        for rank in range(count):
-            named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "INIT": f"file://{folder}/rendezvous", "OMP_NUM_THREADS": 1}
-            file = pathlib.Path(folder, str(rank)).open("w+")
-            environment = os.environ | {name: str(value) for name, value in (named | variables).items()}
-            command = [*(prefixes[rank] if prefixes else ()), sys.executable, "-c", script]
-            started.append((subprocess.Popen(command, env=environment, stdout=file, stderr=file), file))
-        deadline = time.monotonic() + timeout
-        ends = []
-        for process, file in started:
-            try:
-                code = process.wait(max(0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                code = "it did not end"
-            file.seek(0)
-            ends.append((code, file.read()))
-            file.close()
-        return ends
+        named = {"WORLD_SIZE": count, "INIT": f"file://{folder}/rendezvous", "OMP_NUM_THREADS": 1} | variables
+        environments = [{name: str(value) for name, value in ({"RANK": rank, "LOCAL_RANK": rank} | named).items()} for rank in range(count)]
+        files = [str(pathlib.Path(folder, str(rank))) for rank in range(count)]
+        words = list(map(str, arguments))
+        if fresh or prefixes:
+            codes = _run_commands(script, words, environments, files, prefixes or [()] * count, timeout)
+        else:
+            codes = _starter().run(script, words, environments, files, timeout)
+        return [(code, pathlib.Path(file).read_text()) for code, file in zip(codes, files)]
+
+
+def _run_commands(script, words, environments, files, prefixes, timeout):
+    processes = []
+    for prefix, environment, file in zip(prefixes, environments, files):
+        with open(file, "w") as output:
+            processes.append(subprocess.Popen([*prefix, sys.executable, "-c", script, *words], env=os.environ | environment, stdout=output,
+                                              stderr=output))
+    deadline, codes = time.monotonic() + timeout, []
+    for process in processes:
+        try:
+            codes.append(process.wait(max(0, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            codes.append(LATE)
+    return codes
+
+
+@functools.cache
+def _starter():
+    return Starter()
+
+
+class Starter:
+    """The process from which ranks are forked; it ends with this one."""
+
+    def __init__(self):
+        self._process = subprocess.Popen([sys.executable, "-c", "import ranks; ranks.start_ranks()"], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        atexit.register(self._process.communicate)
+
+    def run(self, *call):
+        self._process.stdin.write(json.dumps(call) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+def start_ranks():
+    """The starter: a line of JSON in for each call, and a line with the exit codes out. In a rank it returns, or raises what that did."""
+    import torch  # noqa: F401
+
+    import motley  # noqa: F401
+    for line in sys.stdin:
+        script, words, environments, files, timeout = json.loads(line)
+        ranks = []
+        for environment, file in zip(environments, files):
+            rank = os.fork()
+            if rank == 0:
+                return _be_rank(script, words, environment, file)
+            ranks.append(rank)
+        print(json.dumps(_wait_for(ranks, timeout)), flush=True)
+
+
+def _be_rank(script, words, environment, file):
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.environ.update(environment)
+    for number, opened in ((0, os.open(os.devnull, os.O_RDONLY)), (1, os.open(file, os.O_WRONLY | os.O_CREAT)), (2, 1)):
+        os.dup2(opened, number)
+    sys.argv = ["-c", *words]
+    exec(compile(script, "<string>", "exec"), {"__name__": "__main__"})
+
+
+def _wait_for(ranks, timeout):
+    deadline, codes = time.monotonic() + timeout, []
+    for rank in ranks:
+        ended = os.pidfd_open(rank)
+        if is_late := not select.select([ended], [], [], max(0, deadline - time.monotonic()))[0]:
+            os.kill(rank, signal.SIGKILL)
+        os.close(ended)
+        code = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
+        codes.append(LATE if is_late else code)
+    return codes

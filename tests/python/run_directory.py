@@ -1,16 +1,20 @@
 """The run directory of a script: what it holds at the end, after a failure, and of a run that goes on."""
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 
+from ranks import run_scripts, wait_until
+
 SCRIPT = """
-import resource, sys, torch, torch.distributed as dist, motley
+import os, resource, sys, torch, torch.distributed as dist, motley
 from torch.nn.parallel import DistributedDataParallel as DDP
 folder, steps, first, last_words = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", init_method=os.environ.get("INIT", "env://"), rank=int(os.environ["RANK"]), world_size=2)
 data = torch.utils.data.TensorDataset(torch.arange(120.0).unsqueeze(1))
 loader = motley.DataLoader(data, 24, batch_split=[3, 1], run_directory=folder)
 net = torch.nn.Linear(1, 1)
@@ -42,11 +46,11 @@ class RunDirectory(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        (self.folder / "train.py").write_text(SCRIPT)
 
-    def train(self, *words, flags=("--workers", "2")):
-        return subprocess.run([sys.executable, "-m", "motley", "launch", *flags, self.folder / "train.py", self.folder / "run",
-                               *map(str, words)], capture_output=True, text=True, timeout=300, check=False)
+    def train(self, *words):
+        """The exit code of the first rank that failed, or 0, and what both wrote."""
+        codes, texts = zip(*run_scripts(SCRIPT, 2, arguments=[self.folder / "run", *words]))
+        return next(filter(None, codes), 0), "".join(texts)
 
     def run_file(self):
         return json.loads((self.folder / "run/run.json").read_text())
@@ -55,8 +59,8 @@ class RunDirectory(unittest.TestCase):
         return [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
 
     def test_what_it_holds(self):
-        done = self.train(10, 0)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        code, text = self.train(10, 0)
+        self.assertEqual(code, 0, text)
         run = self.run_file()
         self.assertEqual((run["finished"], run["exit"], run["global_batch_size"], run["training_samples"], run["gradient_sync"]),
                          (True, "done", 24, 120, "gloo"))
@@ -76,41 +80,58 @@ class RunDirectory(unittest.TestCase):
         self.assertIn("As Motley split it", (self.folder / "run/report.html").read_text())
 
     def test_emulated_speeds_are_said(self):
-        self.train(6, 0, flags=("--emulated-speeds", "1,0.5"))
+        script = self.folder / "train.py"
+        script.write_text(SCRIPT)
+        subprocess.run([sys.executable, "-m", "motley", "launch", "--emulated-speeds", "1,0.5", script, self.folder / "run", "6", "0"],
+                       capture_output=True, timeout=300, check=False)
         self.assertEqual([worker["emulated"] for worker in self.run_file()["workers"]], ["relative speed 1", "relative speed 0.5"])
 
+    def test_an_interrupt_leaves_the_page(self):
+        script = self.folder / "train.py"
+        script.write_text(SCRIPT)
+        words = [sys.executable, "-m", "motley", "launch", "--workers", "2", script, self.folder / "run", "1000000", "0"]
+        launcher = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        self.addCleanup(launcher.kill)
+        metrics = self.folder / "run/metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") > 3)
+        os.killpg(launcher.pid, signal.SIGINT)  # as a terminal does
+        output, _ = launcher.communicate(timeout=60)
+        self.assertEqual(launcher.returncode, 130, output)
+        self.assertEqual((self.run_file()["finished"], self.run_file()["exit"]), (True, "interrupted"), output)
+        self.assertIn("As Motley split it", (self.folder / "run/report.html").read_text())
+
     def test_a_failure_and_a_folder_that_is_taken(self):
-        done = self.train(6, 0, "the disk is full")
-        self.assertEqual(done.returncode, 1)
+        code, text = self.train(6, 0, "the disk is full")
+        self.assertEqual(code, 1, text)
         run = self.run_file()
         self.assertEqual((run["finished"], run["exit"], run["error"]), (True, "failed", "ValueError: the disk is full"))
         before = (self.folder / "run/metrics.jsonl").read_text()
-        again = self.train(6, 0)
-        self.assertNotEqual(again.returncode, 0)
-        self.assertIn("which holds a run", again.stderr)
+        code, text = self.train(6, 0)
+        self.assertNotEqual(code, 0)
+        self.assertIn("which holds a run", text)
         self.assertEqual((self.folder / "run/metrics.jsonl").read_text(), before)
 
     def test_a_folder_that_cannot_be_made(self):
         (self.folder / "run").write_text("a file")
-        done = self.train(6, 0)
-        self.assertEqual(done.returncode, 1)
+        code, text = self.train(6, 0)
+        self.assertEqual(code, 1)
         for rank in range(2):  # also on the rank that writes nothing
-            self.assertIn(f"[rank{rank}]: ValueError: rank 0: run_directory is '{self.folder}/run'", done.stderr)
-        self.assertIn("a folder that can be made and written is accepted", done.stderr)
+            self.assertIn(f"[rank{rank}]: ValueError: rank 0: run_directory is '{self.folder}/run'", text)
+        self.assertIn("a folder that can be made and written is accepted", text)
 
     def test_training_goes_on_where_the_disk_is_full(self):
-        done = self.train(30, 0, "small disk")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stderr.count("UserWarning: nothing is recorded any more"), 1, done.stderr)
+        code, text = self.train(30, 0, "small disk")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(text.count("UserWarning: nothing is recorded any more"), 1, text)
         lines = self.lines()  # each whole
         self.assertEqual([line["step"] for line in lines], list(range(len(lines))))
         self.assertLess(len(lines), 28)
 
     def test_a_run_that_goes_on_after_it_was_killed(self):
-        self.assertEqual(self.train(10, 0).returncode, 0)
+        self.assertEqual(self.train(10, 0)[0], 0)
         file = self.folder / "run/metrics.jsonl"
         file.write_text(file.read_text() + '{"step":8,"epo')  # as a killed process leaves it
-        self.assertEqual(self.train(6, 7).returncode, 0)
+        self.assertEqual(self.train(6, 7)[0], 0)
         lines = self.lines()
         self.assertEqual([line["step"] for line in lines], [*range(8), 7, *range(7, 11)])
         self.assertEqual(lines[8]["event"], "resumed")
