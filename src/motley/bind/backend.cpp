@@ -75,7 +75,8 @@ std::optional<Reduction> find_reduction(const c10d::ReduceOp& operation) {
 // What PREMUL_SUM multiplies each rank's values by; nothing for other operations.
 std::optional<double> find_factor(const c10d::ReduceOp& operation) {
   if (operation.op_ != c10d::ReduceOp::PREMUL_SUM) return {};
-  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(operation.supplement_.get());
+  // By the name that every version of PyTorch has for it.
+  const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(operation.supplement_.get());
   TORCH_CHECK(factor != nullptr, "motley: PREMUL_SUM without a factor");
   return factor->tensor_factor.defined() ? factor->tensor_factor.item<double>() : factor->double_factor;
 }
