@@ -113,7 +113,7 @@ def _find_shared(model: torch.nn.Module, chain: Chain, stages: Sequence[Sequence
         for name in dict.fromkeys(itertools.chain(*(layer.tensors for layer in layers))):
             where.setdefault(name, []).append(number)
     shared = {name: numbers for name, numbers in where.items() if len(numbers) > 1}
-    for name in [name for name in shared if name in dict(model.named_buffers())]:
+    for name in shared.keys() & dict(model.named_buffers()).keys():
         sharing = "', '".join(layer.name for layer in chain.layers if name in layer.tensors)
         raise ValueError(f"plan: layers '{sharing}' of '{chain.name}' share the buffer '{name}' and are in the stages "
                          f"{_join(shared[name])}; accepted: plans that have these layers in one stage")
@@ -391,14 +391,14 @@ class Pipeline:
         sharing = sorted({tuple(stages) for stages in shared.values()})
         ranks = [*members, *(list(itertools.chain(*(members[stage] for stage in stages))) for stages in sharing)]
         groups = self._links.make_groups(ranks)
-        copies = []
+        trained, copies = {id(tensor) for tensor in self._trained}, []
         for number, (own, group) in enumerate(zip(ranks, groups)):
             if group is None or self.rank not in own:
                 continue
             stages = sharing[number - len(members)] if number >= len(members) else (self.stage,)
             tensors = {name: tensor for name, tensor in self._named.items() if tuple(shared.get(name, [self.stage])) == stages}
             copies.append(_Copies(f"stage{'s' if len(stages) > 1 else ''} {_join(stages)}", own, group, list(tensors.values()),
-                                  [tensor for tensor in self._trained if any(tensor is one for one in tensors.values())]))
+                                  [tensor for tensor in tensors.values() if id(tensor) in trained]))
         return copies
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:

@@ -215,13 +215,13 @@ class PipelineEquality(RanksTest):
                 with self.subTest(replicas, own_seed=own_seed):
                     plan = make_plan(cuts, replicas, layers=layers)
                     if own_seed:
-                        states = self.on_ranks(step_with_own_seed, plan, layout_count(replicas))
+                        states = self.on_ranks(step_with_own_seed, plan, _Layout(plan).ranks)
                         states = [state for state in states if state is not None]
                         holders = [state["first.weight"] for state in states if "first.weight" in state]
                         self.assertGreater(len(holders), 1)
                         self.assertTrue(all(torch.equal(holder, holders[0]) for holder in holders))
                     else:
-                        self.check(plan, layout_count(replicas), make=Tied)
+                        self.check(plan, _Layout(plan).ranks, make=Tied)
 
     def test_gradients_of_two_steps_add_up(self):
         net = Net()
@@ -303,10 +303,6 @@ def states_with_norm(plan):
     pipe = motley.pipeline(Net(norm=True), plan, loss_fn=mean_loss, example_inputs=make_batch(0)[0])
     pipe.step(*make_batch(0))
     return pipe.state_dict()
-
-
-def layout_count(replicas):
-    return sum(one if isinstance(one, int) else len(one) for one in replicas)
 
 
 def step_with_own_seed(plan, count):
