@@ -60,8 +60,9 @@ void Communicator::run() {
     if (queue_.empty()) return;
     Pending& oldest = queue_.front();
     lock.unlock();
-    const Status finished = is_broken_ ? health() : finish(oldest);
+    Status finished = is_broken_ ? Status() : finish(oldest);
     if (!finished) break_with(finished.error());
+    if (is_broken_) finished = health();  // also of one that others let it end after an abort
     lock.lock();
     const Pending ended = std::move(oldest);
     queue_.pop_front();
