@@ -25,20 +25,28 @@ def make_plan(model, images, count):
     return plan.data
 
 
-def train(data, plan, steps):
-    """The losses, and on rank 0 the weights of the whole model."""
+def measure(outputs, labels):
+    return torch.stack([torch.nn.functional.cross_entropy(outputs, labels), (outputs.argmax(1) == labels).float().mean()])
+
+
+def stack(data, rows):
+    samples = [data[row] for row in rows]
+    return torch.stack([image for image, _ in samples]), torch.stack([label for _, label in samples])
+
+
+def train(data, test, plan, steps):
+    """The losses, the accuracy on some of the test images, and on rank 0 the weights of the whole model."""
     torch.manual_seed(0)
-    images = torch.stack([data[number][0] for number in range(4)])
+    images, _ = stack(data, range(4))
     pipe = motley.pipeline(make_net(), plan, loss_fn=torch.nn.functional.cross_entropy, example_inputs=images)
     optimizer = torch.optim.SGD([{"params": list(pipe.parameters())}], lr=0.1, momentum=0.9)  # some stages have none
     losses = []
     for step in range(steps):
-        rows = [(step * BATCH + number) % len(data) for number in range(BATCH)]
-        samples = [data[row] for row in rows]
         optimizer.zero_grad()
-        losses.append(pipe.step(torch.stack([image for image, _ in samples]), torch.stack([label for _, label in samples])).item())
+        losses.append(pipe.step(*stack(data, [(step * BATCH + number) % len(data) for number in range(BATCH)])).item())
         optimizer.step()
-    return losses, pipe.gather_state_dict()
+    _, accuracy = pipe.evaluate(*stack(test, range(2000)), measure)
+    return losses, accuracy.item(), pipe.gather_state_dict()
 
 
 def main():
@@ -49,13 +57,14 @@ def main():
     dist.init_process_group("gloo")
     data, plans = Images("train"), [None]
     if dist.get_rank() == 0:
-        plans = [make_plan(make_net(), torch.stack([data[number][0] for number in range(4)]), int(os.environ["WORLD_SIZE"]))]
+        plans = [make_plan(make_net(), stack(data, range(4))[0], int(os.environ["WORLD_SIZE"]))]
     dist.broadcast_object_list(plans)
-    losses, weights = train(data, plans[0], given.steps)
+    losses, accuracy, weights = train(data, Images("t10k"), plans[0], given.steps)
     if weights is not None:
         make_net().load_state_dict(weights)
         torch.save(weights, "weights.pt")
-        print(f"loss of the first step {losses[0]:.3f}, of the last {losses[-1]:.3f}; the whole model is in weights.pt")
+        print(f"loss of the first step {losses[0]:.3f}, of the last {losses[-1]:.3f}, accuracy {accuracy:.3f}; "
+              "the whole model is in weights.pt")
     dist.destroy_process_group()
 
 

@@ -122,6 +122,18 @@ def unchanged(module: torch.nn.Module, *, with_parameters: bool = False) -> Iter
             parameter.grad = gradient
 
 
+@contextlib.contextmanager
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Puts the modes of its parts back in the end."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
+
+
 def _outcome(module: torch.nn.Module, layers: list[Callable[..., Any]],
              inputs: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], dict[str, torch.Tensor | None]]:
     """The tensors that the layers, one after the other, compute, and the gradients of the module's parameters for a sum of them."""

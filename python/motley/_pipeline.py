@@ -26,14 +26,14 @@ import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
 from . import _motley
-from ._layers import Chain, Layer, cut
+from ._layers import Chain, Layer, cut, evaluation_mode
+from ._pipeline_step import Evaluation, Step
 from ._planning import Document, list_proportions, read_plan
 from ._profile import check_example
 from ._ranks import Ranks, make_group
 from ._session import Meeting
 from ._weighting import BatchNorm
 
-_FORWARD, _BACKWARD, _LOSS = range(3)
 LossFunction = Callable[[Any, Any], torch.Tensor]
 
 
@@ -43,10 +43,10 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
     """This rank's part of a model that runs as a plan says; called on all ranks, which are the plan's stages one after the other, each
     with its replicas in their order.
 
-    The model is cut as ``motley.profile`` cuts it, and is in training mode from now on. This rank keeps the parameters of its stage's
-    layers on its device; all others go to the device "meta", so that the model can no longer be used by itself. A parameter that layers of
-    several stages share is at all of them, with the gradient of all. From now on the process keeps memory that it frees, which each step
-    needs again.
+    The model is cut as ``motley.profile`` cuts it, and is in training mode from now on, but for evaluations. This rank keeps the
+    parameters of its stage's layers on its device; all others go to the device "meta", so that the model can no longer be used by itself.
+    A parameter that layers of several stages share is at all of them, with the gradient of all. From now on the process keeps memory that
+    it frees, which each step needs again.
 
     Args:
         model: the whole model. A stage's parameters and buffers become those of its first replica.
@@ -75,14 +75,45 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
         raise ValueError(f"plan: it has {layout.ranks} device{'s' if layout.ranks > 1 else ''}, and the number of ranks is {links.count}; "
                          "accepted: a rank for each device of the plan, stage by stage")
 
-    def prepare() -> tuple[Chain, list[list[Layer]], dict[str, list[int]]]:
+    def prepare() -> _Parts:
         chain = cut(model.train(), inputs, name or type(model).__name__)
         stages = _find_stages(read, chain)
-        return chain, stages, _find_shared(model, chain, stages)
+        shared = _find_shared(model, chain, stages)
+        return _Parts(chain, stages, shared, *_cut_for_evaluation(model, inputs, chain))
 
     _motley.keep_freed_memory()
-    chain, stages, shared = links.ranks.agree(prepare)
-    return Pipeline(model, chain, stages, shared, layout, links, loss_fn, inputs, torch.device(device) if device else inputs[0].device)
+    parts = links.ranks.agree(prepare)
+    return Pipeline(model, parts, layout, links, loss_fn, inputs, torch.device(device) if device else inputs[0].device)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A model as layers, and how these are in stages."""
+
+    chain: Chain
+    stages: list[list[Layer]]
+    shared: dict[str, list[int]]  # parameters that layers of several stages read, and the stages
+    evaluated: list[Layer]  # all layers as they are in evaluation mode
+    why_not_evaluated: str
+
+
+def _cut_for_evaluation(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], chain: Chain) -> tuple[list[Layer], str]:
+    """The layers in evaluation mode, in which functions such as dropout do something else; none, and why, where they are others."""
+    try:
+        with evaluation_mode(model):
+            evaluated = cut(model, inputs, chain.name)
+    except Exception as problem:  # of the user's module: whatever it raises
+        return [], f"it fails in evaluation mode: {problem}"
+    for own, other in itertools.zip_longest(chain.layers, evaluated.layers):
+        if own is None or other is None or own.name != other.name or _shape(own.output) != _shape(other.output):
+            found = [f"'{layer.name}'" if layer else "no more" for layer in (own, other)]
+            why = f" ({evaluated.note})" if evaluated.note else ""
+            return [], f"in training it has the layer {found[0]} where it has {found[1]} in evaluation mode{why}"
+    return evaluated.layers, ""
+
+
+def _shape(output: torch.Tensor | None) -> Any:
+    return None if output is None else (output.shape[1:], output.dtype)
 
 
 def _find_stages(plan: Mapping[str, Any], chain: Chain) -> list[list[Layer]]:
@@ -300,14 +331,6 @@ class _Copies:
         self.group.allreduce(flat).wait()
 
 
-@dataclass
-class _Incoming:
-    """Rows that are on their way from several ranks."""
-
-    values: torch.Tensor
-    ranks: list[int]
-
-
 class Pipeline:
     """A rank's part of a model that runs as a plan says; made by ``motley.pipeline``.
 
@@ -319,12 +342,15 @@ class Pipeline:
         device: of the stage.
     """
 
-    def __init__(self, model: torch.nn.Module, chain: Chain, stages: list[list[Layer]], shared: dict[str, list[int]], layout: _Layout,
-                 links: _Links, loss_fn: LossFunction, inputs: tuple[torch.Tensor, ...], device: torch.device) -> None:
+    def __init__(self, model: torch.nn.Module, parts: _Parts, layout: _Layout, links: _Links, loss_fn: LossFunction,
+                 inputs: tuple[torch.Tensor, ...], device: torch.device) -> None:
+        stages = parts.stages
         self.rank, self.stage, self.stages, self.device = links.rank, layout.find_stage(links.rank), len(stages), device
         self._model, self._layout, self._links, self._loss = model, layout, links, loss_fn
         self._input_shapes = [tuple(tensor.shape[1:]) for tensor in inputs]
         self._own = stages[self.stage]
+        first = sum(map(len, stages[:self.stage]))
+        self._evaluated, self._why_not_evaluated = parts.evaluated[first:first + len(self._own)], parts.why_not_evaluated
         self.layers = [layer.name for layer in self._own]
         self._input = stages[self.stage - 1][-1].output if self.stage else None  # of a few rows, without values
         self._output = self._own[-1].output if self.stage + 1 < self.stages else None
@@ -334,11 +360,11 @@ class Pipeline:
         self._keys = self._find_keys([[name for layer in layers for name in layer.tensors] for layers in stages])
         self._named = self._keep_own(device)
         self._trained = [parameter for name, parameter in self._named.items()
-                         if parameter.requires_grad and name not in chain.untrained]
+                         if parameter.requires_grad and name not in parts.chain.untrained]
         self._norms = [module for module in model.modules() if isinstance(module, BatchNorm) and module.running_mean is not None
                        and not module.running_mean.is_meta]
         self._kept = {tensor.untyped_storage().data_ptr() for tensor in self._named.values()}
-        self._copies = self._find_copies(shared)
+        self._copies = self._find_copies(parts.shared)
         self._replicas = self._copies[0] if self._copies and self._copies[0].ranks == layout.members[self.stage] else None
         for copies in self._copies:
             copies.share_first()
@@ -463,13 +489,30 @@ class Pipeline:
             ValueError: inputs or targets that are missing or of other shapes; says what is accepted.
             RuntimeError: a rank is lost, or was waited for in vain; says which, and in what.
         """
-        return _Step(self, inputs, targets).run()
+        return Step(self, inputs, targets).run()
 
-    def _forward(self, inputs: tuple[torch.Tensor, ...]) -> Any:
-        value: Any = inputs
-        for number, layer in enumerate(self._own):
-            value = layer.forward(*value) if number == 0 else layer.forward(value)
-        return value
+    def evaluate(self, inputs: Any = None, targets: Any = None, fn: LossFunction | None = None) -> torch.Tensor:
+        """The mean of a function of outputs and targets over all rows, with the model in evaluation mode; nothing is changed.
+
+        Args:
+            inputs: as for ``step``, of any number of rows.
+            targets: likewise.
+            fn: of outputs and targets of some rows: the mean over them, a tensor of one value, or of several in one dimension, such as
+                loss and accuracy; by default ``loss_fn``. Called on ranks of the last stage.
+
+        Returns:
+            The mean, on every rank, in double precision on the CPU: a value, or as many as fn gives.
+
+        Raises:
+            ValueError: inputs or targets that are missing or of other shapes, and a model that has other layers in evaluation mode;
+                says what is accepted.
+            RuntimeError: a rank is lost, or was waited for in vain; says which, and in what.
+        """
+        if self._why_not_evaluated:
+            raise ValueError(f"evaluate: {self._why_not_evaluated}; accepted: a model with the same layers in both modes, or a model of "
+                             "its own that loads gather_state_dict()")
+        with evaluation_mode(self._model), torch.no_grad():
+            return Evaluation(self, inputs, targets, self._loss if fn is None else fn).run()
 
     def _synchronise(self, before: list[torch.Tensor | None], rows: int, batch: int) -> None:
         """Adds up what the replicas have in ``.grad``, and to it what was there before the step."""
@@ -492,218 +535,3 @@ class Pipeline:
             replicas.sum(flat)
             for tensor, part in zip(own, torch.split(flat, [tensor.numel() for tensor in own])):
                 tensor.copy_(part.view_as(tensor))
-
-
-@dataclass
-class _Held:
-    """What a micro-batch leaves for its backward pass."""
-
-    inputs: tuple[torch.Tensor, ...]
-    output: torch.Tensor | None = None
-    random: Any = None
-
-
-class _Step:
-    """One step of a rank."""
-
-    def __init__(self, pipe: Pipeline, inputs: Any, targets: Any) -> None:
-        self._pipe, self._layout, self._links = pipe, pipe._layout, pipe._links
-        self._is_first, self._is_last = pipe.stage == 0, pipe.stage + 1 == pipe.stages
-        self._inputs = self._check_inputs(inputs)
-        self._targets = targets
-        self._batch = self._check_batch(targets)
-        self._micro_batches = self._layout.cut(self._batch)
-        self._rows = [self._layout.rows(pipe.rank, micro_batch) for micro_batch in self._micro_batches]
-        # What may change while it is on its way, as parameters do in the optimizer's step.
-        self._kept = pipe._kept | {value.untyped_storage().data_ptr() for value in self._inputs or ()}
-        self._incoming: dict[tuple[int, int], _Incoming] = {}
-        self._asked = {_FORWARD: 0, _BACKWARD: 0}
-        self._held: dict[int, _Held] = {}
-        self._device_loss: torch.Tensor | None = None
-
-    def _check_inputs(self, inputs: Any) -> tuple[torch.Tensor, ...] | None:
-        if inputs is None:
-            if self._is_first:
-                raise ValueError("inputs: None; accepted on ranks of the first stage: the step's tensors, with a row a sample")
-            return None
-        given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-        shapes = self._pipe._input_shapes
-        if len(given) != len(shapes) or not all(isinstance(value, torch.Tensor) and value.dim() > 0 for value in given):
-            found = ", ".join(type(value).__name__ for value in given)
-            raise ValueError(f"inputs: {found}; accepted: as many tensors as example_inputs has, {len(shapes)}, with a row a sample")
-        for number, (value, shape) in enumerate(zip(given, shapes)):
-            if tuple(value.shape[1:]) != shape and self._pipe.stages > 1:
-                raise ValueError(f"inputs[{number}]: samples of shape {tuple(value.shape[1:])}; accepted: {shape}, as in example_inputs")
-        if len({value.shape[0] for value in given}) > 1:
-            raise ValueError(f"inputs: they have {', '.join(str(value.shape[0]) for value in given)} rows; accepted: as many in each")
-        return tuple(given)
-
-    def _check_batch(self, targets: Any) -> int:
-        leaves = [] if targets is None else pytree.tree_leaves(targets)
-        if self._is_last and not leaves:
-            raise ValueError("targets: None; accepted on ranks of the last stage: the step's targets, with a row a sample")
-        counts = {value.shape[0] for value in self._inputs or ()}
-        for leaf in leaves:
-            if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
-                raise ValueError(f"targets: a {type(leaf).__name__}; accepted: tensors with a row a sample")
-            counts.add(leaf.shape[0])
-        if len(counts) > 1 or 0 in counts:
-            found = " and ".join(map(str, sorted(counts)))
-            raise ValueError(f"inputs, targets: they have {found} rows; accepted: as many in each, at least one")
-        return next(iter(counts), self._layout.batch)
-
-    def run(self) -> torch.Tensor:
-        pipe = self._pipe
-        before = [parameter.grad for parameter in pipe._trained]
-        for parameter in pipe._trained:
-            parameter.grad = None
-        for is_forward, number in self._layout.tasks(pipe.stage, len(self._micro_batches)):
-            self._links.set_phase(pipe._steps, _FORWARD if is_forward else _BACKWARD)
-            if is_forward:
-                self._forward(number)
-            else:
-                self._backward(number)
-        pipe._synchronise(before, sum(end - begin for begin, end in self._rows), self._batch)
-        loss = self._exchange_losses()
-        pipe._steps += 1
-        return loss
-
-    def _name(self, number: int, kind: int) -> str:
-        what = f"micro-batch {number}, {'backward' if kind == _BACKWARD else 'forward'}"
-        return f"step {self._pipe._steps}, {'loss' if kind == _LOSS else what}"
-
-    def _tag(self, number: int, kind: int) -> int:
-        return self._pipe._steps << 32 | number << 2 | kind
-
-    # ---- Micro-batches
-
-    def _forward(self, number: int) -> None:
-        pipe = self._pipe
-        begin, end = self._rows[number]
-        if self._is_first:
-            first = self._micro_batches[number].begin
-            inputs = tuple(value[first + begin:first + end].to(pipe.device, non_blocking=True) for value in self._inputs or ())
-        elif (received := self._take(number, _FORWARD)) is not None:
-            inputs = (received.requires_grad_(),)
-        if begin == end:
-            return
-        held = _Held(inputs)
-        if pipe._recomputes:
-            held.random = _random_states(pipe.device)
-            with torch.no_grad():
-                output = pipe._forward(inputs)
-        else:
-            with torch.enable_grad():
-                output = pipe._forward(inputs)
-        if self._is_last:
-            held.output = self._compute_loss(number, output)
-        else:
-            self._send(number, _FORWARD, output.detach().to(pipe._output.dtype if pipe._output is not None else output.dtype))
-            held.output = None if pipe._recomputes else output
-        self._held[number] = held
-
-    def _compute_loss(self, number: int, output: Any, counts: bool = True) -> torch.Tensor:
-        """The loss of a micro-batch's rows, by which it counts in the step's."""
-        pipe, (begin, end), first = self._pipe, self._rows[number], self._micro_batches[number].begin
-        targets = pytree.tree_map(lambda value: value[first + begin:first + end].to(pipe.device, non_blocking=True), self._targets)
-        with torch.enable_grad():
-            loss = pipe._loss(output, targets)
-            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-                raise ValueError(f"loss_fn: it gave a {type(loss).__name__}; accepted: a function that gives a tensor of one value, the "
-                                 "mean over the rows")
-            weighted = loss * ((end - begin) / self._batch)
-        if counts:
-            part = weighted.detach().double().reshape(())
-            self._device_loss = part if self._device_loss is None else self._device_loss + part
-        return weighted
-
-    def _backward(self, number: int) -> None:
-        pipe = self._pipe
-        gradient = None if self._is_last else self._take(number, _BACKWARD)
-        begin, end = self._rows[number]
-        if begin == end:
-            return
-        held = self._held.pop(number)
-        # Running statistics have followed this micro-batch already; autograd wants those of a second forward as they are until backward.
-        buffers = [(tensor, tensor.clone()) for tensor in pipe._named.values() if not isinstance(tensor, torch.nn.Parameter)
-                   ] if pipe._recomputes else []
-        output = self._recompute(number, held) if pipe._recomputes else held.output
-        if output is not None and output.requires_grad:
-            torch.autograd.backward(output, None if self._is_last else gradient)
-        with torch.no_grad():
-            for tensor, old in buffers:
-                tensor.copy_(old)
-        if not self._is_first:
-            received = held.inputs[0]
-            self._send(number, _BACKWARD, torch.zeros_like(received) if received.grad is None else received.grad)
-
-    def _recompute(self, number: int, held: _Held) -> torch.Tensor:
-        """Forward once more, as it was."""
-        pipe = self._pipe
-        with torch.random.fork_rng([pipe.device] if pipe.device.type == "cuda" else []), torch.enable_grad():
-            _restore_random(pipe.device, held.random)
-            output = pipe._forward(held.inputs)
-            if self._is_last:
-                output = self._compute_loss(number, output, counts=False)
-        result: torch.Tensor = output
-        return result
-
-    # ---- Rows from and to neighbours
-
-    def _ask(self, number: int, kind: int) -> None:
-        """Asks for a micro-batch's rows from the stage before, or for their gradients from the stage after."""
-        pipe = self._pipe
-        example, stage = (pipe._output, pipe.stage + 1) if kind == _BACKWARD else (pipe._input, pipe.stage - 1)
-        assert example is not None
-        begin, end = self._rows[number]
-        values = torch.empty((end - begin, *example.shape[1:]), dtype=example.dtype, pin_memory=pipe.device.type == "cuda")
-        pieces = self._layout.pieces(pipe.rank, stage, self._micro_batches[number])
-        for rank, low, high in pieces:
-            self._links.receive(rank, self._tag(number, kind), values[low:high])
-        self._incoming[number, kind] = _Incoming(values, [rank for rank, _, _ in pieces])
-
-    def _take(self, number: int, kind: int) -> torch.Tensor | None:
-        """The rows of a micro-batch; the next one's are asked for, so that they come while this one is computed."""
-        while self._asked[kind] < min(number + 2, len(self._micro_batches)):
-            self._ask(self._asked[kind], kind)
-            self._asked[kind] += 1
-        incoming = self._incoming.pop((number, kind))
-        for rank in incoming.ranks:
-            self._links.wait(rank, self._name(number, kind))
-        return incoming.values.to(self._pipe.device, non_blocking=True) if len(incoming.values) else None
-
-    def _send(self, number: int, kind: int, values: torch.Tensor) -> None:
-        values = values.cpu().contiguous()
-        if values.untyped_storage().data_ptr() in self._kept:
-            values = values.clone()
-        stage = self._pipe.stage + (-1 if kind == _BACKWARD else 1)
-        for rank, low, high in self._layout.pieces(self._pipe.rank, stage, self._micro_batches[number]):
-            self._links.send(rank, self._tag(number, kind), values[low:high])
-
-    # ---- The loss
-
-    def _exchange_losses(self) -> torch.Tensor:
-        """The sum of what ranks of the last stage have, on all ranks in the same order."""
-        own = torch.zeros((), dtype=torch.float64) if self._device_loss is None else self._device_loss.cpu()
-        self._links.set_phase(self._pipe._steps, _LOSS)
-        senders = self._layout.members[-1]
-        parts = [own if rank == self._pipe.rank else torch.zeros((), dtype=torch.float64) for rank in senders]
-        if self._is_last:
-            for rank in range(self._links.count):
-                if rank != self._pipe.rank:
-                    self._links.send(rank, self._tag(0, _LOSS), own)
-        for rank, part in zip(senders, parts):
-            if rank != self._pipe.rank:
-                self._links.receive(rank, self._tag(0, _LOSS), part)
-                self._links.wait(rank, self._name(0, _LOSS))
-        return torch.stack(parts).sum()
-
-
-def _random_states(device: torch.device) -> Any:
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-
-def _restore_random(device: torch.device, states: Any) -> None:
-    torch.set_rng_state(states[0])
-    if states[1] is not None:
-        torch.cuda.set_rng_state(states[1], device)

@@ -285,9 +285,54 @@ class PipelineEquality(RanksTest):
         losses = self.on_ranks(resume, make_plan(["body.0"], (2, 1)), state)
         self.assertLess(max(abs(loss - mean_loss(net(inputs), targets).item()) for loss in losses), 1e-12)
 
+    def test_an_evaluation_is_that_of_one_process(self):
+        for plan in (make_plan(["body.0"], ([0.7, 0.3], 1), micro_batches=2), make_plan(["add", "last"], (1, 1, 1)),
+                     make_plan(["norm"], (1, 2), recompute=True)):
+            for rows in (1, 7, 50):
+                with self.subTest(stages=len(plan["stages"]), rows=rows):
+                    answers = self.on_ranks(evaluate, plan, rows)
+                    net = Leaky()
+                    net.load_state_dict(answers[0]["state"])
+                    with torch.no_grad():
+                        expected = measure(net.eval()(make_batch(1, rows)[0]), make_batch(1, rows)[1])
+                    for answer in answers:
+                        self.assertLess((answer["means"] - expected).abs().max(), 1e-12)
+                        self.assertLess(abs(answer["loss"] - expected[0]), 1e-12)
+                        self.assertEqual(answer["loss"].shape, ())
+                        self.assertTrue(answer["is_unchanged"])
+
     def test_joined_layers_of_a_plan(self):
         layers = ["first..relu", "body.0", "body.1.0..mul", "last..view"]
         self.check(make_plan(["body.1.0..mul"], (2, 1), layers=layers), 3)
+
+
+class Leaky(Net):
+    """What it leaves out in training is drawn by a function, too, and running statistics serve in evaluation."""
+
+    def __init__(self):
+        super().__init__(norm=True, dropout=0.5)
+
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+def measure(outputs, targets):
+    return torch.stack([mean_loss(outputs, targets), (outputs.argmax(1) == targets).double().mean()])
+
+
+def evaluate(plan, rows):
+    layers = [*LAYERS, "dropout"]
+    stages = [*plan["stages"][:-1], plan["stages"][-1] | {"last_layer": "dropout"}]
+    pipe = motley.pipeline(Leaky(), plan | {"layers": layers, "stages": stages}, loss_fn=mean_loss, example_inputs=make_batch(0)[0])
+    pipe.step(*make_batch(0))
+    kept, random = copy.deepcopy(pipe.state_dict()), torch.get_rng_state()
+    gradients = [parameter.grad for parameter in pipe.parameters()]
+    inputs, targets = make_batch(1, rows)
+    answer = {"means": pipe.evaluate(inputs, targets, measure), "loss": pipe.evaluate(inputs, targets)}
+    is_unchanged = all(torch.equal(value, pipe.state_dict()[name]) for name, value in kept.items() if isinstance(value, torch.Tensor))
+    is_unchanged &= torch.equal(random, torch.get_rng_state()) and all(part.training for part in pipe._model.modules())
+    is_unchanged &= all(one is parameter.grad for one, parameter in zip(gradients, pipe.parameters()))
+    return answer | {"state": pipe.gather_state_dict(), "is_unchanged": is_unchanged}
 
 
 def train_with_norm(plan, count):
@@ -330,6 +375,18 @@ class Tied(nn.Module):
 
     def forward(self, x):
         return self.last(self.middle(self.first(x)))
+
+
+class Branching(nn.Module):
+    """What it computes depends on its mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(FEATURES, 3), nn.Linear(3, 3)
+        self.double()
+
+    def forward(self, x):
+        return self.two(self.one(x)) if self.training else self.one(x)
 
 
 class Shifted(nn.Module):
@@ -418,21 +475,25 @@ pipe = motley.pipeline(net, make_plan(["norm", os.environ["CUT"]], (1, 1, 1)), l
 for step in range(3):
     pipe.step(*make_batch(step))
     print("finished", step, flush=True)
+    if os.environ["EVALUATES"] == "yes":
+        pipe.evaluate(*make_batch(step))
+        print("evaluated", step, flush=True)
 """
 
 
 class Losses(unittest.TestCase):
     def test_a_rank_that_is_killed(self):
-        for dies, cut in ((1, "last"), (2, "body.0")):
-            with self.subTest(dies):
-                ends = run_scripts(SCRIPT, 3, DIES=dies, CUT=cut, TESTS=pathlib.Path(__file__).parent)
+        for dies, cut, evaluates in ((1, "last", "no"), (2, "body.0", "no"), (1, "last", "yes")):
+            with self.subTest(dies=dies, evaluates=evaluates):
+                ends = run_scripts(SCRIPT, 3, DIES=dies, CUT=cut, EVALUATES=evaluates, TESTS=pathlib.Path(__file__).parent)
                 self.assertEqual(ends[dies][0], 9)
                 for rank, (code, text) in enumerate(ends):
                     self.assertIn("finished 0", text)
-                    self.assertNotIn("finished 1", text)
+                    self.assertNotRegex(text, "finished 1|evaluated 0")
                     if rank != dies:
                         self.assertEqual(code, 1, text)
-                        self.assertRegex(text, rf"RuntimeError: step 1, (micro-batch \d, \w+ward|loss): rank {dies} ended")
+                        at = "evaluation before step" if evaluates == "yes" else "step"
+                        self.assertRegex(text, rf"RuntimeError: {at} 1, (micro-batch \d, \w+ward|loss): rank {dies} ended")
 
 
 class Alone(unittest.TestCase):
@@ -452,6 +513,21 @@ class Alone(unittest.TestCase):
                 self.assertLess((own - parameter.grad).abs().max(), 1e-12, name)
         with self.assertRaisesRegex(ValueError, r"^state: 'unused' is missing; accepted: a tensor of shape \(2,\)"):
             pipe.load_state_dict({})
+
+    def test_evaluations_that_are_refused(self):
+        pipe = motley.pipeline(Net(), make_plan(), loss_fn=mean_loss, example_inputs=make_batch(0)[0])
+        for fn, found in ((lambda outputs, targets: 3.0, "float"), (lambda outputs, targets: outputs, r"tensor of shape \(6, 3\)"),
+                          (lambda outputs, targets: outputs[:0, 0], r"tensor of shape \(0,\)")):
+            with self.assertRaisesRegex(ValueError, f"^fn: it gave a {found}; accepted: a function that gives a tensor of one value"):
+                pipe.evaluate(*make_batch(0), fn)
+        lengths = iter((1, 2))
+        with self.assertRaisesRegex(ValueError, r"^fn: it gave a tensor of shape \(2,\); accepted: .* shape \(1,\), as before"):
+            pipe.evaluate(*make_batch(0), lambda outputs, targets: torch.ones(next(lengths)))
+        branching = motley.pipeline(Branching(), make_plan(layers=["one", "two"]) | {"model": "Branching"}, loss_fn=mean_loss,
+                                    example_inputs=make_batch(0)[0])
+        branching.step(*make_batch(0))
+        with self.assertRaisesRegex(ValueError, "^evaluate: in training it has the layer 'one' where it has 'Branching' in .*; accepted"):
+            branching.evaluate(*make_batch(0))
 
     def test_rows_add_up_to_the_shares(self):
         layout = _Layout(make_plan(["norm"], ([0.5, 0.2, 0.3], 1)) | {"micro_batches": 10})

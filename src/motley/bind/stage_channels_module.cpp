@@ -46,7 +46,7 @@ class StageChannels {
   }
   // What the other ranks' messages say of this one.
   void set_phase(std::uint64_t step, std::size_t phase) {
-    static constexpr std::array kPhases = {"forward", "backward", "loss"};
+    static constexpr std::array kPhases = {"forward", "backward", "loss", "evaluation"};
     session_->set_phase(step, kPhases.at(phase));
   }
   // In order: what was sent goes first.
