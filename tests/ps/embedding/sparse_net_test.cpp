@@ -860,6 +860,19 @@ TEST(SparseNet, ARankThatSeesOtherTablesEndsTheJobForAll) {
   });
 }
 
+TEST(SparseNet, RanksKeepAsManyCheckpoints) {
+  const Servers servers(1);
+  collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
+    const auto client = SparseClient::open(session,
+                                           {.servers = servers.addresses,
+                                            .tables = {make_table_options("a", 2, Kind::kSgd)},
+                                            .keep_checkpoints = 1 + rank},
+                                           soon());
+    ASSERT_FALSE(client);
+    EXPECT_THAT(client.error().message, HasSubstr("do not agree about how many checkpoints to keep"));
+  });
+}
+
 // The cold tier fills a tiny file system: that job ends with the reason, another one does not notice.
 TEST(SparseNet, AFullDiskEndsOneJobOnly) {
 #ifndef MOTLEY_HAS_ROCKSDB

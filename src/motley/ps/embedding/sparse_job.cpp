@@ -101,6 +101,7 @@ Status SparseJob::open(int rank, const SparseOpen& open) {
       return refuse("the checkpoint to go on from");
     }
     if (open.tables != seen_->tables) return refuse("the sparse tables");
+    if (open.keep_checkpoints != seen_->keep_checkpoints) return refuse("how many checkpoints to keep");
     if (static_cast<int>(ranks_.size()) > open.size) {
       return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", name_, open.size,
                   ranks_.size() - 1);
