@@ -106,6 +106,8 @@ def exposed_row(transport, count):
 
 def suite_results(*flags):
     done = subprocess.run([sys.executable, SUITE, *flags], stdout=subprocess.PIPE, text=True, check=False)
+    if not done.stdout.strip():
+        sys.exit(f"PyTorch's own tests ended with {done.returncode} and without a result; tools/setup --nightly installs what they import")
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
