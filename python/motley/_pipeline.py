@@ -495,7 +495,7 @@ class Pipeline:
         """The mean of a function of outputs and targets over all rows, with the model in evaluation mode; nothing is changed.
 
         Args:
-            inputs: as for ``step``, of any number of rows.
+            inputs: as for ``step``, of any number of rows; where that is not the plan's, all ranks must be given inputs or targets.
             targets: likewise.
             fn: of outputs and targets of some rows: the mean over them, a tensor of one value, or of several in one dimension, such as
                 loss and accuracy; by default ``loss_fn``. Called on ranks of the last stage.
