@@ -124,7 +124,7 @@ def unchanged(module: torch.nn.Module, *, with_parameters: bool = False) -> Iter
 
 @contextlib.contextmanager
 def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Puts the modes of its parts back in the end."""
+    """The module in evaluation mode; the modes of its parts are put back in the end."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
