@@ -60,9 +60,11 @@ void Communicator::run() {
     if (queue_.empty()) return;
     Pending& oldest = queue_.front();
     lock.unlock();
-    Status finished = is_broken_ ? Status() : finish(oldest);
-    if (!finished) break_with(finished.error());
-    if (is_broken_) finished = health();  // also of one that others let it end after an abort
+    if (!is_broken_) {
+      if (const Status outcome = finish(oldest); !outcome) break_with(outcome.error());
+    }
+    // An operation that an abort found under way has failed, also where the other ranks let it end.
+    const Status finished = is_broken_ ? health() : Status();
     lock.lock();
     const Pending ended = std::move(oldest);
     queue_.pop_front();
