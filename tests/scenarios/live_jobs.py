@@ -1,7 +1,10 @@
 """motley schedule serve as its users meet it: a training job is resized by another one, the service is killed meanwhile,
 and every sample is used once nevertheless; refusals."""
 
+import contextlib
+import json
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -51,6 +54,50 @@ class LiveJobs(LiveService):
         self.assertIn("cancelled", self.schedule("cancel", "large"))
         self.schedule("cancel", "small")
         self.wait_until("small", "cancelled")
+
+    def test_a_job_that_cannot_start_holds_up_nothing_else(self):
+        (self.state / "jobs").mkdir()
+        (self.state / "jobs/squatted").touch()
+        flags = ("--cluster", "1x2")
+        service = self.serve(*flags)
+        long = {"name": "long", "command": ["true", "x" * 200_000], "directory": "/", "workers": 1,
+                "estimated_duration": 5, "restart_cost": 0, "grace_period": 5}
+        (self.folder / "long.json").write_text(json.dumps(long))
+        self.schedule("submit", "--file", self.folder / "long.json")
+        self.wait_until("long", "failed")
+        self.assertIn("Argument list too long", self.schedule("why", "long"))
+        self.schedule("submit", "--name", "squatted", "--estimated-duration", "5s", "--", "true")
+        self.schedule("submit", "--name", "good", "--estimated-duration", "5s", "--", "true")
+        self.wait_until("good", "completed")
+        self.assertIn("Not a directory", self.schedule("why", "squatted"))
+        service.send_signal(signal.SIGKILL)
+        service.wait()
+        self.serve(*flags)
+        (self.state / "jobs/squatted").unlink()
+        self.wait_until("squatted", "completed")
+
+    def test_a_full_disk_is_survived(self):
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", self.state], capture_output=True).returncode:
+            self.skipTest("cannot mount a small disk")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", self.state])
+        service = self.serve("--cluster", "1x2")
+        self.schedule("submit", "--name", "early", "--estimated-duration", "5s", "--",
+                      "bash", "-c", f"echo $$ > {self.folder}/process; until [ -e {self.folder}/go ]; do sleep 0.1; done")
+        file = self.folder / "process"
+        process = pathlib.Path("/proc", self.wait_for(
+            lambda: file.exists() and file.read_text().strip(), "the command's begin"))
+        with contextlib.suppress(OSError), open(self.state / "fill", "wb", 0) as fill:
+            while True:
+                fill.write(bytes(4096))
+        self.assertIn("full", self.schedule("submit", "--name", "late", "--", "x" * 50_000, expect=1))
+        (self.folder / "go").touch()
+        self.wait_for(lambda: not process.exists(), "the command's end")
+        self.assertIn("early", self.schedule("list"))
+        (self.state / "fill").unlink()
+        self.wait_until("early", "completed")
+        self.schedule("submit", "--name", "late", "--estimated-duration", "5s", "--", "true")
+        self.wait_until("late", "completed")
+        self.assertIsNone(service.poll())
 
     def test_refusals(self):
         self.assertIn("no service has been started", self.schedule("list", expect=2))

@@ -36,6 +36,14 @@ class LiveService(Scenario):
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done.stdout if expect == 0 else done.stderr
 
+    def wait_for(self, holds, what, seconds=60):
+        """What `holds` returns, once that is true."""
+        deadline = time.monotonic() + seconds
+        while not (value := holds()):
+            self.assertLess(time.monotonic(), deadline, f"{what} did not come within {seconds} s")
+            time.sleep(0.05)
+        return value
+
     def wait_until(self, job, *wanted, seconds=240):
         """Until the job has this state and, if given, number of workers; returns the cells of its line."""
         deadline = time.monotonic() + seconds

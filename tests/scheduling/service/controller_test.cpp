@@ -9,7 +9,6 @@
 
 #include "motley/base/random.h"
 #include "motley/scheduling/service/explain.h"
-#include "tests/temporary_folder.h"
 
 namespace motley::scheduling {
 namespace {
@@ -34,6 +33,8 @@ struct World {
   std::vector<std::string> down;
   std::function<Run(const Attempt&)> begin = [](const Attempt&) { return Run{10}; };
   std::function<bool()> is_killed = [] { return false; };
+  std::function<bool()> fails = [] { return false; };  // this call
+  std::map<int, JobRecord> saved;                      // in a store in memory
 
   bool runs_now(const Run& run) const { return !run.is_lost && now < run.ends && (run.stops < 0 || now < run.stops); }
 };
@@ -43,17 +44,17 @@ class FakeExecutor final : public Executor {
   explicit FakeExecutor(World& world) : world_(world) {}
 
   Status start(const Attempt& attempt) override {
-    maybe_die();
+    MOTLEY_TRY(maybe_fail());
     const auto [run, is_new] = world_.runs.emplace(std::pair(attempt.job, attempt.number), World::Run());
     if (is_new) {
       run->second = world_.begin(attempt);
       run->second.ends += world_.now;
       run->second.nodes = attempt.nodes;
     }
-    maybe_die();
-    return {};
+    return maybe_fail();
   }
   Result<AttemptStatus> look(const Attempt& attempt) override {
+    MOTLEY_TRY(maybe_fail());
     const auto run = world_.runs.find({attempt.job, attempt.number});
     if (run == world_.runs.end()) return AttemptStatus{};
     if (world_.runs_now(run->second)) return AttemptStatus{AttemptStatus::State::kRunning};
@@ -62,7 +63,7 @@ class FakeExecutor final : public Executor {
     return AttemptStatus{AttemptStatus::State::kEnded, was_stopped ? 130 : run->second.code};
   }
   Status ask_to_end(const Attempt& attempt) override {
-    maybe_die();
+    MOTLEY_TRY(maybe_fail());
     const auto [found, has_not_begun] = world_.runs.emplace(std::pair(attempt.job, attempt.number), World::Run());
     World::Run& run = found->second;
     if (has_not_begun) {
@@ -70,21 +71,50 @@ class FakeExecutor final : public Executor {
     } else if (run.stops < 0) {
       run.stops = world_.now + 1;
     }
-    maybe_die();
-    return {};
+    return maybe_fail();
   }
   Status kill(const Attempt& attempt) override {
-    maybe_die();
+    MOTLEY_TRY(maybe_fail());
     World::Run& run = world_.runs.at({attempt.job, attempt.number});
     if (world_.runs_now(run)) run.is_lost = true;
-    return {};
+    return maybe_fail();
   }
-  Result<std::vector<std::string>> down_nodes() override { return world_.down; }
+  Result<std::vector<std::string>> down_nodes() override {
+    MOTLEY_TRY(maybe_fail());
+    return world_.down;
+  }
 
  private:
-  void maybe_die() const {
+  Status maybe_fail() const {
     if (world_.is_killed()) throw Killed();
+    if (world_.fails()) return fail(ErrorCode::kIo, "the executor fails");
+    return {};
   }
+  World& world_;
+};
+
+// What it has saved is the world's.
+class FakeStore final : public Store {
+ public:
+  explicit FakeStore(World& world) : world_(world) {}
+
+  Result<std::vector<JobRecord>> jobs() const override {
+    std::vector<JobRecord> jobs;
+    for (const auto& [id, record] : world_.saved) jobs.push_back(record);
+    return jobs;
+  }
+  Result<std::vector<std::string>> drained_nodes() const override { return std::vector<std::string>(); }
+  Status save(const std::vector<const JobRecord*>& records) override {
+    if (records.empty()) return {};
+    if (world_.is_killed()) throw Killed();
+    if (world_.fails()) return fail(ErrorCode::kIo, "the store fails");
+    for (const JobRecord* record : records) world_.saved[record->id] = *record;
+    if (world_.is_killed()) throw Killed();
+    return {};
+  }
+  Status save_drained(const std::string&, bool) override { return {}; }
+
+ private:
   World& world_;
 };
 
@@ -100,10 +130,8 @@ class ControllerTest : public ::testing::Test {
     make(make_topology(nodes, devices), options);
   }
   void make(const ClusterTopology& topology, const ControllerOptions& options) {
-    controller_.reset();  // it has the store
-    auto store = Store::open(folder_.path);
-    ASSERT_TRUE(store) << store.error().message;
-    auto created = Controller::make(std::move(*store), topology, folder_.path, options);
+    failed_.clear();
+    auto created = Controller::make(std::make_unique<FakeStore>(world_), topology, "/nowhere", options);
     ASSERT_TRUE(created) << created.error().message;
     controller_.emplace(std::move(*created));
   }
@@ -126,11 +154,9 @@ class ControllerTest : public ::testing::Test {
   void step(double seconds = 0) {
     world_.now += seconds;
     FakeExecutor executor(world_);
-    const auto seen = observe(executor, controller().watched());
-    ASSERT_TRUE(seen) << seen.error().message;
-    const auto next = controller_->step(world_.now, *seen);
-    ASSERT_TRUE(next) << next.error().message;
-    carry_out(executor, next->commands);
+    Observation seen = observe(executor, controller().watched());
+    seen.problems.insert(seen.problems.end(), failed_.begin(), failed_.end());
+    failed_ = carry_out(executor, controller_->step(world_.now, seen).commands);
   }
   const Controller& controller() const { return *controller_; }
   JobState state(const std::string& name) const { return controller().find(name)->state; }
@@ -140,10 +166,8 @@ class ControllerTest : public ::testing::Test {
     return workers;
   }
 
-  // In memory where that can be: a disk that is slow to sync would make hundreds of kills slow.
-  TemporaryFolder folder_{std::filesystem::exists("/dev/shm") ? std::filesystem::path("/dev/shm")
-                                                              : std::filesystem::temp_directory_path()};
   World world_;
+  std::vector<Problem> failed_;  // of what the last step commanded
   std::optional<Controller> controller_;
 };
 
@@ -351,14 +375,49 @@ TEST_F(ControllerTest, WhatIfChangesNothingAndForetells) {
   EXPECT_FALSE(what_if(controller(), {.cancel = {"nobody"}}, world_.now));
 }
 
-// Jobs come and are cancelled, attempts fail, nodes go and come back, and the service is killed before or after any of
-// its calls to the executor. In the end every job that was acknowledged is over, none was completed twice, and at no
-// time did two attempts of a job run or a node have more than it has room for.
+TEST_F(ControllerTest, AnExecutorThatFailsIsAskedAgain) {
+  make(1, 2);
+  submit("a", 2);
+  world_.fails = [] { return true; };
+  for (int second = 0; second < 10; ++second) step(1);
+  world_.saved.clear();  // what must come again once the store works
+  world_.fails = [] { return false; };
+  EXPECT_EQ(state("a"), JobState::kRunning);
+  EXPECT_TRUE(world_.runs.empty()) << "nothing is started before it is durable";
+  step(1);
+  step(1);
+  EXPECT_EQ(world_.runs.size(), 1u);
+  EXPECT_EQ(world_.saved.at(1).attempt, 1);
+  step(11);
+  EXPECT_EQ(state("a"), JobState::kCompleted);
+}
+
+// It is given a job that another policy had taken, and knows no types of devices.
+TEST_F(ControllerTest, APolicyThatFailsIsAskedAgain) {
+  ClusterTopology topology = make_topology(1, 2);
+  topology.types = {"new"};
+  SubmittedJob uneven = job("uneven", 1);
+  uneven.speeds = {{"new", 2}};
+  world_.saved[1] = {.id = 1, .job = uneven};
+  ControllerOptions options;
+  options.policy = "list-scheduling";
+  make(topology, options);
+  submit("good", 2);
+  step();
+  EXPECT_THAT(controller().problem(), HasSubstr("list-scheduling failed: "));
+  ASSERT_TRUE(controller_->cancel("uneven", world_.now));
+  step();
+  EXPECT_EQ(controller().problem(), "");
+  EXPECT_EQ(state("good"), JobState::kRunning);
+}
+
+// Jobs come and are cancelled, attempts fail, nodes go and come back, any call to executor or store may fail, before or
+// after it has done something, and the service is killed before or after any of them; who got no answer asks again. In
+// the end every job that was acknowledged is over, none was completed twice, and at no time did two attempts of a job
+// run or a node have more than it has room for.
 TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
-  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
     SCOPED_TRACE(seed);
-    std::filesystem::remove_all(folder_.path);
-    controller_.reset();
     world_ = World();
     Random random(seed);
     ControllerOptions options;
@@ -368,22 +427,31 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
     world_.begin = [&](const Attempt&) {
       return World::Run{.ends = 30 * random.uniform(), .code = random.below(4) == 0 ? 1 : 0};
     };
-    world_.is_killed = [&] { return random.below(25) == 0; };
+    double until = 0;  // the disk is full
+    make(3, 4, options);
+    world_.is_killed = [&] { return random.below(50) == 0; };
+    world_.fails = [&] {
+      if (random.below(200) == 0) until = world_.now + 5 * random.uniform();
+      return world_.now < until || random.below(20) == 0;
+    };
     int kills = 0;
     std::vector<std::string> acknowledged;
-    make(3, 4, options);
+    std::optional<SubmittedJob> asked;  // and not acknowledged
     for (int round = 0; round < 4000; ++round) {
       const bool is_ending = round > 400;
-      if (is_ending) world_.is_killed = [] { return false; };
+      if (is_ending) world_.is_killed = world_.fails = [] { return false; };
       world_.now += random.uniform();
       try {
-        if (!is_ending && random.below(4) == 0) {
-          const std::string name = fmt::format("job{}", acknowledged.size());
+        if (!is_ending && !asked && random.below(4) == 0) {
           const int workers = 1 + static_cast<int>(random.below(6));
-          SubmittedJob one = job(name, workers, 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(workers))),
-                                 workers + static_cast<int>(random.below(4)), 0.5);
-          one.max_retries = 1000;
-          if (controller_->submit({one}, world_.now)) acknowledged.push_back(name);
+          asked = job(fmt::format("job{}", acknowledged.size()), workers,
+                      1 + static_cast<int>(random.below(static_cast<std::uint64_t>(workers))),
+                      workers + static_cast<int>(random.below(4)), 0.5);
+          asked->max_retries = 1000;
+        }
+        if (asked && controller_->submit({*asked}, world_.now)) {
+          acknowledged.push_back(asked->name);
+          asked.reset();
         }
         if (!is_ending && random.below(40) == 0 && !acknowledged.empty()) {
           (void)controller_->cancel(acknowledged[random.below(acknowledged.size())], world_.now);

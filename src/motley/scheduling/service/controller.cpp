@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/simulator/simulator.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr double kLookSeconds = 0.05;  // between looks at attempts
 constexpr double kNodeSeconds = 1;     // the longest without a look at nodes
+constexpr double kRetrySeconds = 1;    // after which a store or a policy that failed is asked again
 constexpr double kStartSeconds = 2;    // after which an attempt that has not begun is started again
 constexpr double kAlmostDone = 0.95;   // of what a job should take: it takes longer than was said
 constexpr double kLonger = 1.5;        // then so many times as long
@@ -107,16 +109,22 @@ Status Controller::cancel(const std::string& name, double now) {
   if (found == ids_.end()) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
   JobRecord& one = record(found->second);
   if (is_over(one.state)) return fail(ErrorCode::kInvalidInput, "job '{}' is {} already", name, to_string(one.state));
-  one.is_cancelled = true;
-  touch(one.id);
-  const std::size_t place = places_.at(one.id);
-  one.changed = "cancelled by its owner";
+  JobRecord cancelled = one;
+  cancelled.is_cancelled = true;
+  cancelled.changed = "cancelled by its owner";
   if (one.state == JobState::kPending) {
-    end_job(place, JobState::kCancelled, now);
+    cancelled.state = JobState::kCancelled;
+    cancelled.finished = now;
+  }
+  MOTLEY_TRY(store_->save({&cancelled}));
+  one = std::move(cancelled);
+  const std::size_t place = places_.at(one.id);
+  if (is_over(one.state)) {
+    end_job(place, one.state, now);
   } else {
     retarget(place, {}, now);
   }
-  return save();
+  return {};
 }
 
 Status Controller::drain(const std::string& node, bool is_drained) {
@@ -221,12 +229,14 @@ void Controller::end_job(std::size_t place, JobState state, double now) {
   touch(one.id);
 }
 
-Status Controller::save() {
+// Where it fails, what was to be done is left, and comes again with later looks, as it does after a kill.
+void Controller::save() {
   std::vector<const JobRecord*> records;
   for (const int id : touched_) records.push_back(&record(id));
-  MOTLEY_TRY(store_->save(records));
-  touched_.clear();
-  return {};
+  const Status saved = store_->save(records);
+  store_problem_ = saved ? "" : saved.error().message;
+  if (saved) return touched_.clear();
+  for (const Command& one : std::exchange(commands_, {})) live_[places_.at(one.attempt.job)].tried = kNever;
 }
 
 // --- A step
@@ -239,16 +249,25 @@ std::vector<Attempt> Controller::watched() const {
   return attempts;
 }
 
-Result<Controller::Step> Controller::step(double now, const Observation& seen) {
+Controller::Step Controller::step(double now, const Observation& seen) {
   commands_.clear();
-  take_in_nodes(seen.down_nodes, now);
+  take_in_nodes(seen, now);
   for (const AttemptSeen& one : seen.attempts) take_in(one, now);
-  if (has_changed_ || now >= wake_) MOTLEY_TRY(decide(now));
+  for (const Problem& one : seen.problems) take_in(one);
+  if (has_changed_ || now >= wake_) decide(now);
   reconcile(now);
-  MOTLEY_TRY(save());
+  save();
+  if (!store_problem_.empty()) return {{}, now + kRetrySeconds};
   const bool is_watching =
       std::ranges::any_of(places_, [&](const auto& one) { return record(one.first).state != JobState::kPending; });
-  return Step{std::move(commands_), std::min(wake_, now + (is_watching ? kLookSeconds : kNodeSeconds))};
+  return {std::move(commands_), std::min(wake_, now + (is_watching ? kLookSeconds : kNodeSeconds))};
+}
+
+void Controller::take_in(const Problem& problem) {
+  const auto known = places_.find(problem.job);
+  if (known != places_.end() && record(problem.job).attempt == problem.attempt) {
+    live_[known->second].problem = problem.what;
+  }
 }
 
 void Controller::take_in(const AttemptSeen& seen, double now) {
@@ -258,6 +277,7 @@ void Controller::take_in(const AttemptSeen& seen, double now) {
   const std::size_t place = known->second;
   switch (seen.status.state) {
     case AttemptStatus::State::kRunning:
+      live_[place].problem.clear();
       if (one.state == JobState::kStopping && live_[place].tried < 0) {
         live_[place].tried = now;  // a service that was killed may not have come to it
         command(Command::Kind::kAskToEnd, one);
@@ -293,6 +313,7 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   JobRecord& one = record(live_[place].id);
   touch(one.id);
   has_changed_ = true;
+  live_[place].problem.clear();
   const bool was_asked = one.state == JobState::kStopping;
   const Progress& progress = progress_[place];
   one.run_seconds = progress.run_seconds;
@@ -314,7 +335,8 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   if (was_asked) return;  // it goes on with its target, where it has one
   const std::string how = status.state == AttemptStatus::State::kLost
                               ? std::string("its processes were lost")
-                              : fmt::format("its command ended with {}", status.exit_code);
+                          : status.why.empty() ? fmt::format("its command ended with {}", status.exit_code)
+                                               : status.why;
   one.changed = fmt::format("attempt {} failed: {}", one.attempt, how);
   const bool is_to_blame = !status.node_failed && are_available(was_on);
   if (is_to_blame && ++one.failures > one.job.max_retries) {
@@ -324,10 +346,12 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   retarget(place, {}, now);
 }
 
-void Controller::take_in_nodes(const std::vector<std::string>& down, double now) {
-  std::set<std::string> down_now(down.begin(), down.end());
-  if (down_now != down_) has_changed_ = true;
-  down_ = std::move(down_now);
+void Controller::take_in_nodes(const Observation& seen, double now) {
+  if (seen.down_nodes) {
+    std::set<std::string> down_now(seen.down_nodes->begin(), seen.down_nodes->end());
+    if (down_now != down_) has_changed_ = true;
+    down_ = std::move(down_now);
+  }
   available_ = topology_;
   for (std::size_t i = 0; i < topology_.nodes.size(); ++i) {
     if (!is_available(i)) available_.nodes[i].devices = 0;
@@ -345,7 +369,7 @@ void Controller::take_in_nodes(const std::vector<std::string>& down, double now)
   }
 }
 
-Status Controller::decide(double now) {
+void Controller::decide(double now) {
   has_changed_ = false;
   Capacity capacity(available_);
   std::vector<int> running, active;
@@ -360,12 +384,21 @@ Status Controller::decide(double now) {
   std::ranges::sort(running);
   std::ranges::sort(active);
   const State state{now, jobs_, progress_, &available_, &capacity, arrived_, finished_, running, active};
-  MOTLEY_ASSIGN(const Decision decision, policy_->decide(state));
+  const Result<Decision> decision = policy_->decide(state);
+  policy_problem_ = decision ? "" : fmt::format("{} failed: {}", options_.policy, decision.error().message);
+  if (!decision) return ask_another_policy(active, now);
   arrived_.clear();
   finished_.clear();
-  wake_ = decision.wake;
-  apply(decision, now);
-  return {};
+  wake_ = decision->wake;
+  apply(*decision, now);
+}
+
+// One that failed may be in the midst of something: to another one all jobs are new, as after a kill.
+void Controller::ask_another_policy(const std::vector<int>& active, double now) {
+  if (auto policy = make_policy(options_.policy, options_.policy_options)) policy_ = std::move(*policy);
+  arrived_ = active;
+  finished_.clear();
+  wake_ = now + kRetrySeconds;
 }
 
 // Takes over what may change. A job that has just begun is left alone, and what no longer has room then waits for the

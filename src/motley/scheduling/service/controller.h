@@ -3,7 +3,8 @@
 // starts and ends nothing itself: who drives it carries its commands out.
 //
 // Its records are in a store before anybody acts on them, so that a controller made anew from the store goes on where
-// another was killed: a job that was acknowledged is there, and no attempt is started twice.
+// another was killed: a job that was acknowledged is there, and no attempt is started twice. Where the store fails, as
+// on a full disk, nothing is commanded until it works again; where the policy fails, a new one is asked soon.
 //
 // A job has a target, the placement that the policy gave it last, and at most one attempt. Where they differ, the
 // attempt is asked to end; once it has, and once there is room, the next one starts with the target.
@@ -59,7 +60,14 @@ class Controller {
     std::vector<Command> commands;
     double wake = 0;  // when to be called again at the latest, unless something comes from outside before
   };
-  Result<Step> step(double now, const Observation& seen);
+  Step step(double now, const Observation& seen);
+  // Why nothing new is done at the moment: the store or the policy failed in the last step. Empty: nothing did.
+  // Of a job: what its executor could not do, or learn, of its attempt.
+  std::string problem_of(const JobRecord& record) const {
+    const auto place = places_.find(record.id);
+    return place == places_.end() ? "" : live_[place->second].problem;
+  }
+  std::string problem() const { return !store_problem_.empty() ? store_problem_ : policy_problem_; }
 
   const std::vector<JobRecord>& records() const { return records_; }
   const JobRecord* find(const std::string& name) const;
@@ -83,8 +91,11 @@ class Controller {
   struct Live {
     int id = 0;
     double changed = 0;    // when its target was last changed
-    double tried = -1e18;  // when its attempt was last started by this controller
+    double tried = kNever;  // when its attempt was last started by this controller
+    std::string problem;    // that the executor has with its attempt
   };
+
+  static constexpr double kNever = -1e18;
 
   Controller() = default;
   JobRecord& record(int id) { return records_[index(id - 1)]; }
@@ -96,15 +107,17 @@ class Controller {
   void settle(std::size_t place, double now);
   void retarget(std::size_t place, Placement target, double now);
   void take_in(const AttemptSeen& seen, double now);
+  void take_in(const Problem& problem);
   void attempt_over(std::size_t place, const AttemptStatus& status, double now);
   void end_job(std::size_t place, JobState state, double now);
-  void take_in_nodes(const std::vector<std::string>& down, double now);
-  Status decide(double now);
+  void take_in_nodes(const Observation& seen, double now);
+  void decide(double now);
+  void ask_another_policy(const std::vector<int>& active, double now);
   void apply(const Decision& decision, double now);
   void reconcile(double now);
   void command(Command::Kind kind, const JobRecord& record) { commands_.push_back({kind, make_attempt(record)}); }
   void touch(int id) { touched_.insert(id); }
-  Status save();
+  void save();
 
   std::unique_ptr<Store> store_;
   ClusterTopology topology_;   // all of them
@@ -124,6 +137,7 @@ class Controller {
   std::vector<Command> commands_;  // of the step that is under way
   bool has_changed_ = true;
   double wake_ = 0;
+  std::string store_problem_, policy_problem_;
 };
 
 }  // namespace motley::scheduling

@@ -1,33 +1,46 @@
 #include "motley/scheduling/service/executor.h"
 
-#include "motley/base/log.h"
-
 namespace motley::scheduling {
 
 std::vector<std::pair<std::string, std::string>> list_variables(const Attempt& attempt) {
   return {{"MOTLEY_JOB", attempt.name},
           {"MOTLEY_ATTEMPT", fmt::format("{}", attempt.number)},
+          {kFolderVariable, attempt.folder.string()},
           {"MOTLEY_WORKERS", fmt::format("{}", count_workers(attempt.nodes))},
           {"MOTLEY_NODES", describe(attempt.nodes, ",")}};
 }
 
-Result<Observation> observe(Executor& executor, const std::vector<Attempt>& watched) {
+Observation observe(Executor& executor, const std::vector<Attempt>& watched) {
   Observation seen;
-  MOTLEY_ASSIGN(seen.down_nodes, executor.down_nodes());
+  if (auto down = executor.down_nodes()) {
+    seen.down_nodes = std::move(*down);
+  } else {
+    seen.problems.push_back({.what = down.error().within("nodes could not be looked at").message});
+  }
   for (const Attempt& attempt : watched) {
-    MOTLEY_ASSIGN(const AttemptStatus status, executor.look(attempt));
-    seen.attempts.push_back({attempt.job, attempt.number, status});
+    if (const auto status = executor.look(attempt)) {
+      seen.attempts.push_back({attempt.job, attempt.number, *status});
+    } else {
+      seen.problems.push_back(
+          {attempt.job, attempt.number, status.error().within("it could not be looked at").message});
+    }
   }
   return seen;
 }
 
-void carry_out(Executor& executor, const std::vector<Command>& commands) {
+std::vector<Problem> carry_out(Executor& executor, const std::vector<Command>& commands) {
+  std::vector<Problem> problems;
   for (const auto& [kind, attempt] : commands) {
-    const Status done = kind == Command::Kind::kStart      ? executor.start(attempt)
-                        : kind == Command::Kind::kAskToEnd ? executor.ask_to_end(attempt)
-                                                           : executor.kill(attempt);
-    if (!done) spdlog::warn("job '{}', attempt {}: {}", attempt.name, attempt.number, done.error().message);
+    const bool starts = kind == Command::Kind::kStart;
+    const bool kills = kind == Command::Kind::kKill;
+    const Status done = starts  ? executor.start(attempt)
+                        : kills ? executor.kill(attempt)
+                                : executor.ask_to_end(attempt);
+    if (done) continue;
+    const char* what = starts ? "started" : kills ? "killed" : "asked to end";
+    problems.push_back({attempt.job, attempt.number, fmt::format("it could not be {}: {}", what, done.error().message)});
   }
+  return problems;
 }
 
 }  // namespace motley::scheduling

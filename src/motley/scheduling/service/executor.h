@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,16 +23,18 @@ struct Attempt {
   std::vector<NodeAllocation> nodes;
 };
 
-// What the command finds in its environment: MOTLEY_JOB, MOTLEY_ATTEMPT, MOTLEY_WORKERS, and MOTLEY_NODES
-// (name:workers, comma between).
+// What the command finds in its environment: MOTLEY_JOB, MOTLEY_ATTEMPT, MOTLEY_ATTEMPT_FOLDER, MOTLEY_WORKERS, and
+// MOTLEY_NODES (name:workers, comma between).
+inline constexpr const char* kFolderVariable = "MOTLEY_ATTEMPT_FOLDER";
 std::vector<std::pair<std::string, std::string>> list_variables(const Attempt& attempt);
 
 struct AttemptStatus {
-  // kUnknown: it never began. kLost: it ended, and nobody knows how.
+  // kUnknown: it never began. kLost: all of its processes are gone, and nobody knows how they ended.
   enum class State { kUnknown, kRunning, kEnded, kLost };
   State state = State::kUnknown;
   int exit_code = 0;         // where it ended; 128 + signal for one that a signal ended
   bool node_failed = false;  // where it is lost: because a node of its is
+  std::string why = {};      // where its command could not be started
 };
 
 class Executor {
@@ -56,20 +59,26 @@ struct Command {
   Attempt attempt;
 };
 
-// What a controller is told: of the attempts that it watches, and of nodes.
+// What a controller is told: of the attempts that it watches, and of nodes. Executors fail at any call, which is told,
+// too: the next step asks again.
 struct AttemptSeen {
   int job = 0;
   int number = 0;  // of the attempt
   AttemptStatus status;
 };
+struct Problem {
+  int job = 0;      // 0: of none
+  int attempt = 0;  // number
+  std::string what;
+};
 struct Observation {
-  std::vector<AttemptSeen> attempts;
-  std::vector<std::string> down_nodes;
+  std::vector<AttemptSeen> attempts;                   // those that could be looked at
+  std::optional<std::vector<std::string>> down_nodes;  // nothing: could not be looked at
+  std::vector<Problem> problems;                       // in looking, and in carrying out what was commanded before
 };
 
-Result<Observation> observe(Executor& executor, const std::vector<Attempt>& watched);
-// One after another. Of one that fails a warning says why; the controller sees what became of its attempt, and asks
-// again.
-void carry_out(Executor& executor, const std::vector<Command>& commands);
+Observation observe(Executor& executor, const std::vector<Attempt>& watched);
+// One after another; returns what failed.
+std::vector<Problem> carry_out(Executor& executor, const std::vector<Command>& commands);
 
 }  // namespace motley::scheduling

@@ -29,6 +29,11 @@ bool has_some_for(const Controller& controller, const Job& job, const JobRecord&
 // What holds a job that waits: which constraint, and in a sentence.
 void find_constraint(const Controller& controller, const Controller::Snapshot& present, const JobRecord& record,
                      Explanation& answer) {
+  if (const std::string problem = controller.problem(); !problem.empty()) {
+    answer.blocked_by = "scheduler";
+    answer.reason = problem + "; it is tried again every second";
+    return;
+  }
   const Job& job = present.jobs[find_place(present, record.id)];
   const int available = max_devices(present.topology, job);
   if (available < job.min_workers()) {
@@ -114,6 +119,9 @@ Result<Explanation> explain(const Controller& controller, const std::string& nam
     answer.reason =
         fmt::format("it {} with {} workers on {} nodes", record->state == JobState::kRunning ? "runs" : "ends",
                     count_workers(record->nodes), record->nodes.size());
+    if (const std::string problem = controller.problem_of(*record); !problem.empty()) {
+      answer.reason += fmt::format(", but {}; it is tried again", problem);
+    }
     return answer;
   }
   answer.starts = finite_or_minus_one(forecast[place].starts);

@@ -6,9 +6,11 @@
 #include <condition_variable>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "motley/base/clock.h"
+#include "motley/base/log.h"
 #include "motley/net/http_server.h"
 #include "motley/net/socket.h"
 #include "motley/scheduling/service/explain.h"
@@ -134,6 +136,21 @@ Result<std::vector<SubmittedJob>> jobs_in(const std::string& body) {
   }
 }
 
+// Says what fails, once for as long as it does; returns what it is.
+std::set<std::string> warn(const Controller& controller, const std::vector<Problem>& problems,
+                           const std::set<std::string>& warned) {
+  std::set<std::string> all;
+  if (const std::string problem = controller.problem(); !problem.empty()) all.insert(problem + "; trying again");
+  for (const auto& [job, attempt, what] : problems) {
+    const std::string whose = job == 0 ? "" : fmt::format("job '{}', attempt {}: ", controller.records()[index(job - 1)].job.name, attempt);
+    all.insert(whose + what);
+  }
+  for (const std::string& one : all) {
+    if (!warned.contains(one)) spdlog::warn("{}", one);
+  }
+  return all;
+}
+
 }  // namespace
 
 // Answers with what `what` makes of the request and the controller, under the lock; wakes the loop where that has
@@ -151,31 +168,26 @@ void Service::answer_locked(const httplib::Request& request, httplib::Response& 
 
 // The controller's steps, one after another. What they command is done, and what became of it is looked at, without the
 // lock: the executor may take long, and requests are answered meanwhile.
-Status Service::run_steps() {
+void Service::run_steps() {
   std::unique_lock lock(mutex_);
+  std::vector<Problem> failed;
+  std::set<std::string> warned;  // of what failed in the last round
   while (!is_stopping_) {
     const std::vector<Attempt> watched = controller_.watched();
     lock.unlock();
-    MOTLEY_ASSIGN(const Observation seen, observe(*executor_, watched));
+    Observation seen = observe(*executor_, watched);
+    seen.problems.insert(seen.problems.end(), failed.begin(), failed.end());
     lock.lock();
     is_due_ = false;
     const double now = wall_seconds();
-    MOTLEY_ASSIGN(const Controller::Step step, controller_.step(now, seen));
+    const Controller::Step step = controller_.step(now, seen);
+    warned = warn(controller_, seen.problems, warned);
     lock.unlock();
-    carry_out(*executor_, step.commands);
+    failed = carry_out(*executor_, step.commands);
     lock.lock();
     const auto wait = std::chrono::duration<double>(std::clamp(step.wake - wall_seconds(), 0.0, 60.0));
     changed_.wait_for(lock, wait, [this] { return is_due_ || is_stopping_; });
   }
-  return {};
-}
-
-void Service::run() {
-  const Status ended = run_steps();
-  const std::lock_guard lock(mutex_);
-  outcome_ = ended;
-  is_stopping_ = true;
-  changed_.notify_all();
 }
 
 void Service::route() {
@@ -233,7 +245,7 @@ Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, C
   std::unique_ptr<Service> service(new Service(options, std::move(controller), std::move(executor)));
   service->route();
   MOTLEY_ASSIGN(service->endpoint_, service->http_.start(options.listen, "--listen:"));
-  service->loop_ = std::thread([all = service.get()] { all->run(); });
+  service->loop_ = std::thread([all = service.get()] { all->run_steps(); });
   return service;
 }
 
@@ -241,20 +253,12 @@ std::string Service::address() const {
   return net::to_string(endpoint_);
 }
 
-Status Service::wait() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return is_stopping_; });
-  return outcome_;
-}
-
-void Service::stop() {
-  const std::lock_guard lock(mutex_);
-  is_stopping_ = true;
-  changed_.notify_all();
-}
-
 Service::~Service() {
-  stop();
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+    changed_.notify_all();
+  }
   http_.stop();
   if (loop_.joinable()) loop_.join();
 }

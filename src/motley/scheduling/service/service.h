@@ -41,22 +41,17 @@ class Service {
  public:
   static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, Controller controller,
                                                 std::unique_ptr<Executor> executor);
-  // Attempts go on; the next service takes them up.
+  // Attempts go on; the next service takes them up. Nothing else ends a service: what fails is tried again.
   ~Service();
 
   const net::Endpoint& endpoint() const { return endpoint_; }  // really listening at
   std::string address() const;                                 // the same as text
-  // Returns when stop() is called (from any thread), or with the error that ended the service.
-  Status wait();
-  void stop();
-
  private:
   using Json = nlohmann::ordered_json;
   using What = std::function<Result<Json>(Controller& controller, const httplib::Request& request)>;
 
   Service(const ServiceOptions& options, Controller controller, std::unique_ptr<Executor> executor);
-  void run();
-  Status run_steps();
+  void run_steps();
   void route();
   void answer_locked(const httplib::Request& request, httplib::Response& response, bool changes, const What& what);
 
@@ -70,7 +65,6 @@ class Service {
   Controller controller_;
   bool is_due_ = true;
   bool is_stopping_ = false;
-  Status outcome_;
 };
 
 }  // namespace motley::scheduling

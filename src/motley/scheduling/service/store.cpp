@@ -154,7 +154,9 @@ Status SqliteStore::save(const std::vector<const JobRecord*>& records) {
     }
   }
   sqlite3_reset(statement.get());
-  return run("COMMIT");
+  const Status committed = run("COMMIT");
+  if (!committed) (void)run("ROLLBACK");  // else no transaction could begin any more
+  return committed;
 }
 
 Status SqliteStore::save_drained(const std::string& node, bool is_drained) {
