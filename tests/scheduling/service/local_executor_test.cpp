@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
 
-#include <thread>
+#include <fstream>
+#include <sstream>
 
 #include "motley/base/clock.h"
 #include "motley/base/os/file.h"
@@ -33,6 +36,25 @@ class LocalExecutorTest : public ::testing::Test {
     return status;
   }
   std::string text(const std::string& name) { return read_file(folder_.path / name).value_or(""); }
+  std::string wait_for_text(const std::string& name, const std::string& part) {
+    for (const Deadline deadline = Deadline::after(20); !deadline.passed();) {
+      if (text(name).find(part) != std::string::npos) return text(name);
+      SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
+    }
+    ADD_FAILURE() << name << " does not come to have '" << part << "': " << text(name);
+    return {};
+  }
+  // Of processes whose numbers are lines of the file.
+  std::vector<int> alive(const std::string& name) {
+    std::vector<int> alive;
+    std::istringstream numbers(text(name));
+    for (int number; numbers >> number;) {
+      std::string word, state;
+      std::ifstream("/proc/" + std::to_string(number) + "/stat") >> word >> word >> state;
+      if (!state.empty() && state != "Z") alive.push_back(number);
+    }
+    return alive;
+  }
 
   TemporaryFolder folder_;
 };
@@ -105,6 +127,86 @@ TEST_F(LocalExecutorTest, ACommandThatIsNotThereEndsAsInAShell) {
   one.command = {"no-such-program"};
   ASSERT_TRUE(executor->start(one));
   EXPECT_EQ(wait_for(*executor, one, State::kEnded).exit_code, 127);
+}
+
+// A child in a group of its own, one in a session of its own, and one without a variable of ours.
+constexpr const char* kThreeChildren =
+    "set -m; trap '' TERM; child='echo $$ >> children; exec sleep 1000'; "
+    "bash -c \"$child\" & setsid bash -c \"$child\" & env -i bash -c \"$child\" & "
+    "until [ \"$(cat children | wc -l)\" = 3 ]; do sleep 0.01; done; ";
+
+TEST_F(LocalExecutorTest, IsLostOnlyOnceAllOfItsProcessesAreGone) {
+  const Attempt one = attempt(std::string(kThreeChildren) + "echo $$ >> children; echo ready; wait");
+  ASSERT_TRUE((*make_local_executor())->start(one));
+  wait_for_text("attempt/output", "ready");
+  ASSERT_EQ(alive("children").size(), 4u);
+  ASSERT_EQ(::kill(std::stoi(text("attempt/begun")), SIGKILL), 0);
+  wait_for(**make_local_executor(), one, State::kLost);
+  EXPECT_THAT(alive("children"), ::testing::IsEmpty());
+}
+
+TEST_F(LocalExecutorTest, KillsProcessesOfOtherGroupsAndSessions) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  const Attempt one = attempt(std::string(kThreeChildren) + "echo ready; wait; sleep 1000");
+  ASSERT_TRUE(executor->start(one));
+  wait_for_text("attempt/output", "ready");
+  ASSERT_TRUE(executor->kill(one));
+  wait_for(*executor, one, State::kLost);
+  EXPECT_THAT(alive("children"), ::testing::IsEmpty());
+}
+
+TEST_F(LocalExecutorTest, WhatACommandLeavesBehindEndsWithIt) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  const Attempt one = attempt(std::string(kThreeChildren) + "exit 3");
+  ASSERT_TRUE(executor->start(one));
+  EXPECT_EQ(wait_for(*executor, one, State::kEnded).exit_code, 3);
+  EXPECT_THAT(alive("children"), ::testing::IsEmpty());
+}
+
+TEST_F(LocalExecutorTest, AnEndThatCannotBeNotedYetIsNotedLater) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  const Attempt one = attempt("mkdir attempt/ended; exit 5");
+  ASSERT_TRUE(executor->start(one));
+  wait_for_text("attempt/output", "attempt/ended");
+  EXPECT_EQ(executor->look(one)->state, State::kRunning);
+  ASSERT_TRUE(std::filesystem::remove(one.folder / "ended"));
+  EXPECT_EQ(wait_for(*executor, one, State::kEnded).exit_code, 5);
+}
+
+TEST_F(LocalExecutorTest, AnEmptyNoteIsNone) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  const Attempt one = attempt("true");
+  ASSERT_TRUE(make_folders(one.folder));
+  ASSERT_TRUE(write_file(one.folder / "begun", ""));
+  ASSERT_TRUE(write_file(one.folder / "ended", ""));
+  EXPECT_EQ(executor->look(one)->state, State::kLost);
+}
+
+// A disk that is full when an attempt is to begin: it begins once there is room, and once only.
+TEST_F(LocalExecutorTest, BeginsOnceAFullDiskHasRoom) {
+  if (::mount("none", folder_.path.c_str(), "tmpfs", 0, "size=256k") != 0) GTEST_SKIP() << "cannot mount a small disk";
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  std::ofstream(folder_.path / "fill") << std::string(1 << 20, 'x');
+  const Attempt one = attempt("exit 6");
+  (void)executor->start(one);
+  wait_for(*executor, one, State::kUnknown);
+  std::filesystem::remove(folder_.path / "fill");
+  AttemptStatus status;
+  for (const Deadline deadline = Deadline::after(20); status.state != State::kEnded && !deadline.passed();) {
+    (void)executor->start(one);
+    SteadyClock::instance().sleep_until(monotonic_seconds() + 0.1);
+    status = *executor->look(one);
+  }
+  EXPECT_EQ(status.exit_code, 6);
+}
+
+TEST_F(LocalExecutorTest, ACommandThatCannotBeStartedSaysWhy) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  Attempt one = attempt("");
+  one.command = {"true", std::string(200'000, 'x')};
+  (void)executor->start(one);
+  const AttemptStatus status = wait_for(*executor, one, State::kEnded);
+  EXPECT_EQ(status.exit_code, 126);
 }
 
 TEST_F(LocalExecutorTest, TheWrapperIsLookedForBesideTheProgram) {

@@ -69,7 +69,7 @@ Result<pid_t> spawn(const Program& program) {
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (problem == 0) return process;
-  return fail(problem == ENOENT ? ErrorCode::kInvalidInput : ErrorCode::kUnavailable, "cannot start '{}': {}",
+  return fail(problem == ENOENT || problem == E2BIG ? ErrorCode::kInvalidInput : ErrorCode::kUnavailable, "cannot start '{}': {}",
               program.words.front(), std::strerror(problem));
 }
 

@@ -25,7 +25,8 @@ struct Program {
 };
 
 // Starts the program with no signal blocked; in a session of its own, with none ignored either. Returns its process,
-// which is the caller's to wait for. Errors: kInvalidInput where there is no such program, else kUnavailable.
+// which is the caller's to wait for. Errors: kInvalidInput where there is no such program or its arguments are
+// too long, else kUnavailable.
 Result<pid_t> spawn(const Program& program);
 
 // Of a status that waitpid gave: the exit code, or 128 + the signal that ended the process.

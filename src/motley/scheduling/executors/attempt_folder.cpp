@@ -1,15 +1,25 @@
 // `begun` is linked from a file aside, which of several processes, also of several hosts, one alone can do.
 #include "motley/scheduling/executors/attempt_folder.h"
 
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "motley/base/os/file.h"
 
 namespace motley::scheduling {
+namespace {
+
+constexpr std::size_t kMaxNoteBytes = 1 << 20;
+
+}  // namespace
 
 Result<std::string> find_wrapper(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "motley-run-attempt";
@@ -38,8 +48,8 @@ Result<bool> note_begun(const std::filesystem::path& folder, int process) {
   return fail(ErrorCode::kIo, "{}: {}", (folder / "begun").string(), std::strerror(problem));
 }
 
-Status note_ended(const std::filesystem::path& folder, int exit_code) {
-  return write_file(folder / "ended", fmt::format("{}\n", exit_code));
+Status note_ended(const std::filesystem::path& folder, int exit_code, const std::string& why) {
+  return write_file(folder / "ended", fmt::format("{}\n{}\n", exit_code, why));
 }
 
 bool forbid(const Attempt& attempt) {
@@ -51,12 +61,38 @@ bool has_begun(const Attempt& attempt) {
   return std::filesystem::exists(attempt.folder / "begun", ignored);
 }
 
-std::optional<int> read_exit_code(const Attempt& attempt) {
-  const auto text = read_file(attempt.folder / "ended", 64);
-  if (!text) return {};
-  int code = 1;
-  std::from_chars(text->data(), text->data() + text->size(), code);
-  return code;
+std::optional<AttemptStatus> read_ended(const Attempt& attempt) {
+  const auto text = read_file(attempt.folder / "ended", kMaxNoteBytes);
+  if (!text || !text->ends_with('\n')) return {};
+  AttemptStatus status{AttemptStatus::State::kEnded};
+  const char* end = text->data() + text->size() - 1;
+  const auto [rest, problem] = std::from_chars(text->data(), end, status.exit_code);
+  if (problem != std::errc()) return {};
+  if (rest != end) status.why = std::string(rest + 1, end);
+  return status;
+}
+
+bool kill_processes(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const std::string variable = fmt::format("{}={}", kFolderVariable, folder.string());
+  const std::filesystem::path output = std::filesystem::canonical(folder / "output", ignored);
+  const auto is_ours = [&](const std::filesystem::path& process) {
+    std::ifstream variables(process / "environ");
+    for (std::string one; std::getline(variables, one, '\0');) {
+      if (one == variable) return true;
+    }
+    return !output.empty() && std::ranges::any_of(std::array{"fd/1", "fd/2"}, [&](const char* written) {
+      return std::filesystem::read_symlink(process / written, ignored) == output;
+    });
+  };
+  bool has_some = false;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const int process = std::atoi(entry.path().filename().c_str());
+    if (process <= 1 || process == ::getpid() || !is_ours(entry.path())) continue;
+    ::kill(process, SIGKILL);
+    has_some = true;
+  }
+  return has_some;
 }
 
 }  // namespace motley::scheduling

@@ -3,7 +3,11 @@
 //
 //   lock    held for as long as the wrapper lives, where its host tells locks
 //   begun   the wrapper's process; made by whoever comes first, so that the command begins once at most
-//   ended   the command's exit code, or 128 + the signal that ended it; written whole, and durable
+//   ended   the command's exit code, or 128 + the signal that ended it, and in a second line why it could not be
+//           started, where it could not; written whole, and durable
+//
+// What the command starts has the name of the folder in its environment, or writes into the file `output` there: by
+// these its processes are found, whatever groups and sessions they made.
 #pragma once
 
 #include <filesystem>
@@ -25,11 +29,16 @@ std::vector<std::string> wrapped_command(const std::string& wrapper, const Attem
 
 // Makes `begun`, with its text at once; false where it is there.
 Result<bool> note_begun(const std::filesystem::path& folder, int process);
-Status note_ended(const std::filesystem::path& folder, int exit_code);
+Status note_ended(const std::filesystem::path& folder, int exit_code, const std::string& why = "");
 
 // Makes sure that an attempt never begins; false where it has.
 bool forbid(const Attempt& attempt);
 bool has_begun(const Attempt& attempt);
-std::optional<int> read_exit_code(const Attempt& attempt);
+// Nothing where no end has been noted, all of it.
+std::optional<AttemptStatus> read_ended(const Attempt& attempt);
+
+// Sends SIGKILL to all processes of the attempt on this machine but this one; false where there is none. They are gone
+// once it returns false.
+bool kill_processes(const std::filesystem::path& folder);
 
 }  // namespace motley::scheduling

@@ -17,6 +17,8 @@
 namespace motley::scheduling {
 namespace {
 
+constexpr int kCannotBeStarted = 126;  // as in a shell
+
 class LocalExecutor final : public Executor {
  public:
   explicit LocalExecutor(std::string wrapper) : wrapper_(std::move(wrapper)) {}
@@ -26,31 +28,52 @@ class LocalExecutor final : public Executor {
     const std::string file = (attempt.folder / "output").string();
     const Descriptor output(::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (!output.valid()) return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
-    MOTLEY_ASSIGN(const pid_t process, spawn({.words = wrapped_command(wrapper_, attempt, false),
-                                              .environment = make_environment(attempt),
-                                              .output = output.get(),
-                                              .errors = output.get(),
-                                              .group = Program::Group::kOwnSession}));
-    children_.push_back(process);
-    return {};
+    const auto process = spawn({.words = wrapped_command(wrapper_, attempt, false),
+                                .environment = make_environment(attempt),
+                                .output = output.get(),
+                                .errors = output.get(),
+                                .group = Program::Group::kOwnSession});
+    if (process) {
+      children_.push_back(*process);
+      return {};
+    }
+    // A command that is too long is no better the next time.
+    const bool is_hopeless = process.error().code == ErrorCode::kInvalidInput && ::access(wrapper_.c_str(), X_OK) == 0;
+    if (!is_hopeless) return fail(process.error());
+    if (!forbid(attempt)) return {};
+    return note_ended(attempt.folder, kCannotBeStarted, process.error().message);
   }
 
   Result<AttemptStatus> look(const Attempt& attempt) override {
     using State = AttemptStatus::State;
     std::erase_if(children_, [](pid_t child) { return ::waitpid(child, nullptr, WNOHANG) != 0; });
-    if (const auto code = read_exit_code(attempt)) return AttemptStatus{State::kEnded, *code};
+    if (const auto ended = read_ended(attempt)) return *ended;
     const bool had_begun = has_begun(attempt);
     const Descriptor lock(::open((attempt.folder / "lock").c_str(), O_RDWR | O_CLOEXEC));
     if (lock.valid() && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0) return AttemptStatus{State::kRunning};
     // The wrapper is gone. What it noted last it noted before it let go of the lock.
-    if (const auto code = read_exit_code(attempt)) return AttemptStatus{State::kEnded, *code};
-    return AttemptStatus{had_begun ? State::kLost : State::kUnknown};
+    if (const auto ended = read_ended(attempt)) return *ended;
+    if (!had_begun) return AttemptStatus{State::kUnknown};
+    return AttemptStatus{kill_processes(attempt.folder) ? State::kRunning : State::kLost};
   }
 
+  // By the wrapper, which passes it on; if it is still the one that holds the lock: process numbers are used again.
   Status ask_to_end(const Attempt& attempt) override {
-    return forbid(attempt) ? Status() : signal(attempt, SIGTERM, false);
+    if (forbid(attempt)) return {};
+    MOTLEY_ASSIGN(const AttemptStatus status, look(attempt));
+    if (status.state != AttemptStatus::State::kRunning) return {};
+    const auto text = read_file(attempt.folder / "begun", 64);
+    const int wrapper = text ? std::atoi(text->c_str()) : 0;
+    if (wrapper <= 1) return {};  // it was forbidden, and is about to see so
+    if (::kill(wrapper, SIGTERM) != 0 && errno != ESRCH) {
+      return fail(ErrorCode::kIo, "process {} takes no signal: {}", wrapper, errno_text());
+    }
+    return {};
   }
-  Status kill(const Attempt& attempt) override { return forbid(attempt) ? Status() : signal(attempt, SIGKILL, true); }
+  Status kill(const Attempt& attempt) override {
+    if (!forbid(attempt)) kill_processes(attempt.folder);
+    return {};
+  }
   Result<std::vector<std::string>> down_nodes() override { return std::vector<std::string>(); }
 
  private:
@@ -60,20 +83,6 @@ class LocalExecutor final : public Executor {
     std::vector<std::string> all = environment_with(variables);
     std::erase_if(all, [](const std::string& one) { return one.starts_with("MOTLEY_LAUNCHER"); });
     return all;
-  }
-
-  // To the wrapper, which passes it on, or to its whole session; if it is still the one that holds the lock: process
-  // numbers are used again.
-  Status signal(const Attempt& attempt, int number, bool to_all) {
-    MOTLEY_ASSIGN(const AttemptStatus status, look(attempt));
-    if (status.state != AttemptStatus::State::kRunning) return {};
-    const auto text = read_file(attempt.folder / "begun", 64);
-    const int wrapper = text ? std::atoi(text->c_str()) : 0;
-    if (wrapper <= 1) return {};  // it was forbidden, and is about to see so
-    if (::kill(to_all ? -wrapper : wrapper, number) != 0 && errno != ESRCH) {
-      return fail(ErrorCode::kIo, "process {} takes no signal: {}", wrapper, errno_text());
-    }
-    return {};
   }
 
   const std::string wrapper_;

@@ -31,6 +31,9 @@ namespace {
 constexpr double kLockSeconds = 1;  // in which whoever looks at a lock has let go of it
 constexpr long kLookNanoseconds = 200'000'000;
 constexpr double kAnswerSeconds = 20;  // in which Slurm's programs, and nodes, have to answer
+constexpr double kEndSeconds = 10;     // in which processes end that were killed
+constexpr double kNoteSeconds = 86400;  // for which it is tried to note the end, as while the disk is full
+constexpr double kRetrySeconds = 0.2;
 constexpr int kNoSuchProgram = 127;
 constexpr int kCannotBeStarted = 126;
 
@@ -115,6 +118,7 @@ void note_suspects(const std::filesystem::path& folder) {
 
 struct Ending {
   int code = 0;
+  std::string why = {};  // where the command could not be started
   bool was_asked = false;
 };
 
@@ -147,7 +151,7 @@ Ending wait_for(pid_t command, const sigset_t& taken, bool is_batch_job) {
 Ending run_command(const AttemptRun& run, const sigset_t& taken) {
   const auto refuse = [](int code, const std::string& why) {
     std::fprintf(stderr, "motley: %s\n", why.c_str());
-    return Ending{code};
+    return Ending{code, why};
   };
   if (::chdir(run.directory.c_str()) != 0) return refuse(1, fmt::format("{}: {}", run.directory, errno_text()));
   Program program{.words = run.command};
@@ -159,6 +163,27 @@ Ending run_command(const AttemptRun& run, const sigset_t& taken) {
                 command.error().message);
 }
 
+// What a command leaves running would run beside the next attempt. Slurm sees to that itself.
+Status end_rest(const std::filesystem::path& folder) {
+  for (const Deadline deadline = Deadline::after(kEndSeconds); kill_processes(folder);) {
+    if (deadline.passed()) {
+      return fail(ErrorCode::kTimeout, "processes of the attempt did not end within {} s after SIGKILL", kEndSeconds);
+    }
+    SteadyClock::instance().sleep_until(monotonic_seconds() + 5e-3);
+  }
+  return {};
+}
+
+Status note_surely(const std::filesystem::path& folder, const Ending& ending) {
+  const Deadline deadline = Deadline::after(kNoteSeconds);
+  for (bool has_failed = false;; has_failed = true) {
+    Status noted = note_ended(folder, ending.code, ending.why);
+    if (noted || deadline.passed()) return noted;
+    if (!has_failed) std::fprintf(stderr, "motley: %s; trying again\n", noted.error().message.c_str());
+    SteadyClock::instance().sleep_until(monotonic_seconds() + kRetrySeconds);
+  }
+}
+
 Status run_attempt(const AttemptRun& run) {
   sigset_t taken;
   sigemptyset(&taken);
@@ -167,8 +192,9 @@ Status run_attempt(const AttemptRun& run) {
   MOTLEY_ASSIGN(const std::optional<Descriptor> lock, begin(run.folder));
   if (!lock) return {};
   const Ending ending = run_command(run, taken);
+  if (!run.is_batch_job) MOTLEY_TRY(end_rest(run.folder));
   if (run.is_batch_job && ending.code != 0 && !ending.was_asked) note_suspects(run.folder);
-  return note_ended(run.folder, ending.code);
+  return note_surely(run.folder, ending);
 }
 
 }  // namespace

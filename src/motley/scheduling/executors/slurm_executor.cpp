@@ -150,15 +150,14 @@ class SlurmExecutor final : public Executor {
     }
     // It may have been accepted nevertheless, which the next question to Slurm tells.
     if (++watched_[key].refusals < kMaxRefusals) return {};
-    spdlog::warn("job '{}': sbatch does not accept it; {} says why", attempt.name, output);
-    if (forbid(attempt)) return note_ended(attempt.folder, kRefusedCode);
-    return {};
+    if (!forbid(attempt)) return {};
+    return note_ended(attempt.folder, kRefusedCode, fmt::format("sbatch does not accept it; {} says why", output));
   }
 
   Result<AttemptStatus> look(const Attempt& attempt) override {
     using State = AttemptStatus::State;
     const std::string key = attempt.folder.string();
-    if (read_exit_code(attempt) == 0) return over(key, {State::kEnded, 0});
+    if (const auto ended = read_ended(attempt); ended && ended->exit_code == 0) return over(key, *ended);
     const double now = monotonic_seconds();
     if (now >= asked_for_jobs_ + kAskSeconds) ask_for_jobs();
     const auto found = jobs_.find(key);
@@ -166,15 +165,15 @@ class SlurmExecutor final : public Executor {
     if (is_known && !std::ranges::all_of(found->second, &SlurmJob::is_over)) return AttemptStatus{State::kRunning};
     if (!is_known && !has_begun(attempt)) return AttemptStatus{State::kUnknown};
     if (!is_known && !answers_) return AttemptStatus{State::kRunning};
-    const auto code = read_exit_code(attempt);
+    const auto ended = read_ended(attempt);
     double& unseen = watched_[key].unseen;
     if (unseen < 0) unseen = now;
-    if (!code && now < unseen + kFileSeconds) return AttemptStatus{State::kRunning};
+    if (!ended && now < unseen + kFileSeconds) return AttemptStatus{State::kRunning};
     const bool has_suspects = note_suspects(attempt);
     if (has_suspects || (is_known && std::ranges::any_of(found->second, &SlurmJob::lost_its_node))) {
       return over(key, {State::kLost, 0, true});
     }
-    return over(key, code ? AttemptStatus{State::kEnded, *code} : AttemptStatus{State::kLost});
+    return over(key, ended.value_or(AttemptStatus{State::kLost}));
   }
 
   Status ask_to_end(const Attempt& attempt) override {
