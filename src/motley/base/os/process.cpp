@@ -69,8 +69,8 @@ Result<pid_t> spawn(const Program& program) {
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (problem == 0) return process;
-  return fail(problem == ENOENT || problem == E2BIG ? ErrorCode::kInvalidInput : ErrorCode::kUnavailable, "cannot start '{}': {}",
-              program.words.front(), std::strerror(problem));
+  return fail(problem == ENOENT || problem == E2BIG ? ErrorCode::kInvalidInput : ErrorCode::kUnavailable,
+              "cannot start '{}': {}", program.words.front(), std::strerror(problem));
 }
 
 int exit_code(int status) {

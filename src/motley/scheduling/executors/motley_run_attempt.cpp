@@ -30,8 +30,8 @@ namespace {
 
 constexpr double kLockSeconds = 1;  // in which whoever looks at a lock has let go of it
 constexpr long kLookNanoseconds = 200'000'000;
-constexpr double kAnswerSeconds = 20;  // in which Slurm's programs, and nodes, have to answer
-constexpr double kEndSeconds = 10;     // in which processes end that were killed
+constexpr double kAnswerSeconds = 20;   // in which Slurm's programs, and nodes, have to answer
+constexpr double kEndSeconds = 10;      // in which processes end that were killed
 constexpr double kNoteSeconds = 86400;  // for which it is tried to note the end, as while the disk is full
 constexpr double kRetrySeconds = 0.2;
 constexpr int kNoSuchProgram = 127;

@@ -38,7 +38,8 @@ std::vector<Problem> carry_out(Executor& executor, const std::vector<Command>& c
                                 : executor.ask_to_end(attempt);
     if (done) continue;
     const char* what = starts ? "started" : kills ? "killed" : "asked to end";
-    problems.push_back({attempt.job, attempt.number, fmt::format("it could not be {}: {}", what, done.error().message)});
+    problems.push_back(
+        {attempt.job, attempt.number, fmt::format("it could not be {}: {}", what, done.error().message)});
   }
   return problems;
 }
