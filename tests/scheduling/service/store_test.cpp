@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sqlite3.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <fstream>
 
 #include "motley/base/os/file.h"
 #include "tests/temporary_folder.h"
@@ -72,6 +76,67 @@ TEST(Store, RefusesTheVersionBeforeWithTheNamesOfNow) {
   ASSERT_FALSE(store);
   EXPECT_THAT(store.error().message, HasSubstr("is of version 1; accepted: 2"));
   EXPECT_THAT(store.error().message, HasSubstr("waiting is now pending, done is now completed"));
+}
+
+// Commands may be private, whoever made the folder, and whatever a version before left there.
+TEST(Store, IsItsOwnersAlone) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(write_file(folder.path / "jobs.sqlite", ""));
+  for (const auto& path : {folder.path, folder.path / "jobs.sqlite"}) {
+    std::filesystem::permissions(path, std::filesystem::perms(0755));
+  }
+  const auto store = Store::open(folder.path);
+  ASSERT_TRUE(store) << store.error().message;
+  const JobRecord one = make_record(1, "a");
+  ASSERT_TRUE((*store)->save({&one}));
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path)) {
+    struct stat status{};
+    ASSERT_EQ(::stat(entry.path().c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0600U) << entry.path();
+  }
+}
+
+// What SQLite says of network file systems: no write-ahead log, which processes share by memory.
+TEST(Store, HasNoWriteAheadLog) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path / "jobs.sqlite").string();
+  sqlite3* database = nullptr;  // as a version before made it
+  ASSERT_EQ(sqlite3_open(file.c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database, "PRAGMA journal_mode = WAL; CREATE TABLE t (a)", nullptr, nullptr, nullptr), 0);
+  sqlite3_close(database);
+  const auto store = Store::open(folder.path);
+  ASSERT_TRUE(store) << store.error().message;
+  const JobRecord one = make_record(1, "a");
+  ASSERT_TRUE((*store)->save({&one}));
+  EXPECT_FALSE(std::filesystem::exists(file + "-wal"));
+  EXPECT_FALSE(std::filesystem::exists(file + "-shm"));
+  const std::string header = read_file(file)->substr(0, 100);  // https://sqlite.org/fileformat2.html
+  EXPECT_EQ(header[18], 1);
+  EXPECT_EQ(header[19], 1);
+}
+
+TEST(Store, GoesOnOnceAFullDiskHasRoom) {
+  const TemporaryFolder folder;
+  if (::mount("none", folder.path.c_str(), "tmpfs", 0, "size=256k") != 0) GTEST_SKIP() << "cannot mount a small disk";
+  auto store = Store::open(folder.path);
+  ASSERT_TRUE(store) << store.error().message;
+  std::ofstream(folder.path / "fill") << std::string(1 << 20, 'x');
+  int saved = 0;
+  const auto save = [&] {
+    JobRecord one = make_record(saved + 1, fmt::format("job{}", saved));
+    one.job.command.emplace_back(2000, 'x');
+    const Status status = (*store)->save({&one});
+    if (status) ++saved;
+    return status;
+  };
+  while (save()) ASSERT_LT(saved, 1000);
+  for (int again = 0; again < 3; ++again) EXPECT_THAT(save().error().message, HasSubstr("full"));
+  std::filesystem::remove(folder.path / "fill");
+  EXPECT_TRUE(save()) << save().error().message;
+  store->reset();
+  store = Store::open(folder.path);
+  ASSERT_TRUE(store) << store.error().message;
+  EXPECT_EQ((*store)->jobs()->size(), static_cast<std::size_t>(saved));
 }
 
 TEST(Store, SaysThatAFileIsNoDatabase) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "motley/base/clock.h"
@@ -91,11 +92,19 @@ Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& fo
       ::pwrite(store->lock_.get(), process.data(), process.size(), 0) != static_cast<ssize_t>(process.size())) {
     return fail(ErrorCode::kIo, "{}: {}", lock, errno_text());
   }
+  // Files that SQLite makes beside it have its mode.
+  const Descriptor file(::open(store->file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file.valid() || ::fchmod(file.get(), 0600) != 0) {
+    return fail(ErrorCode::kIo, "{}: {}", store->file_.string(), errno_text());
+  }
   sqlite3* database = nullptr;
   const int opened = sqlite3_open(store->file_.c_str(), &database);
   store->database_ = {database, &sqlite3_close};
   if (opened != SQLITE_OK) return store->problem("cannot be opened");
-  MOTLEY_TRY(store->run("PRAGMA journal_mode = WAL"));
+  // A write-ahead log would need memory that processes share, which file systems of a network do not give them; the
+  // lock above keeps others away, the database's own in addition.
+  MOTLEY_TRY(store->run("PRAGMA locking_mode = EXCLUSIVE"));
+  MOTLEY_TRY(store->run("PRAGMA journal_mode = TRUNCATE"));
   MOTLEY_TRY(store->run("PRAGMA synchronous = FULL"));
   const Statement version = prepare(database, "PRAGMA user_version");
   if (!version || sqlite3_step(version.get()) != SQLITE_ROW) return store->problem("is no database");
@@ -109,7 +118,7 @@ Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& fo
       store->run("CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, record "
                  "TEXT NOT NULL)"));
   MOTLEY_TRY(store->run("CREATE TABLE IF NOT EXISTS drained (node TEXT PRIMARY KEY)"));
-  MOTLEY_TRY(store->run(fmt::format("PRAGMA user_version = {}", kVersion).c_str()));
+  if (found == 0) MOTLEY_TRY(store->run(fmt::format("PRAGMA user_version = {}", kVersion).c_str()));
   return store;
 }
 
