@@ -2,12 +2,27 @@
 
 #include <httplib.h>
 #include <openssl/evp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <list>
+#include <mutex>
 #include <span>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/descriptor.h"
+#include "motley/base/os/file.h"
+#include "motley/base/os/signals.h"
 #include "motley/net/secret.h"
 #include "motley/net/socket.h"
 
@@ -15,7 +30,8 @@ namespace motley::net {
 namespace {
 
 constexpr int kThreads = 8;
-constexpr double kStartSeconds = 5;
+constexpr double kLastSeconds = 1;  // in which a client takes its answer
+constexpr double kNoDescriptorSeconds = 0.05;
 constexpr std::string_view kBearer = "Bearer ";
 constexpr std::string_view kBasic = "Basic ";
 
@@ -32,45 +48,242 @@ std::string decode_base64(const std::string& text) {
 
 }  // namespace
 
-HttpServer::HttpServer(const HttpLimits& limits) : server_(std::make_unique<httplib::Server>()) {
-  server_->new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-  // Not the library's options, by which two processes could share a port.
-  server_->set_socket_options([](int socket) {
-    const int yes = 1;
-    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  });
-  const auto seconds = static_cast<time_t>(limits.patience_seconds);
-  server_->set_read_timeout(seconds);
-  server_->set_write_timeout(seconds);
-  server_->set_payload_max_length(limits.max_body_bytes);
-  server_->set_tcp_nodelay(true);
-  if (!limits.keeps_connections) server_->set_keep_alive_max_count(1);
+struct HttpConnection {
+  Descriptor socket;
+  Deadline deadline;
+  std::string received = {};
+  bool is_answered = false;  // what still comes is dropped: closed before that, it would take the answer back
+};
+
+// A request whose head is there, as the library reads and answers it.
+class RequestStream final : public httplib::Stream {
+ public:
+  explicit RequestStream(const HttpConnection& connection) : connection_(connection), left_(connection.received) {}
+
+  bool is_readable() const override { return !left_.empty() || is_ready(POLLIN); }
+  bool is_writable() const override { return is_ready(POLLOUT); }
+  ssize_t read(char* to, std::size_t size) override {
+    if (!left_.empty()) {
+      const std::size_t some = left_.copy(to, size);
+      left_.remove_prefix(some);
+      return static_cast<ssize_t>(some);
+    }
+    return transfer(POLLIN, [&] { return ::recv(socket(), to, size, MSG_DONTWAIT); });
+  }
+  ssize_t write(const char* from, std::size_t size) override {
+    return transfer(POLLOUT, [&] { return ::send(socket(), from, size, MSG_DONTWAIT | MSG_NOSIGNAL); });
+  }
+  void get_remote_ip_and_port(std::string& ip, int& port) const override {
+    take(remote_endpoint(connection_.socket), ip, port);
+  }
+  void get_local_ip_and_port(std::string& ip, int& port) const override {
+    take(local_endpoint(connection_.socket), ip, port);
+  }
+  socket_t socket() const override { return connection_.socket.get(); }
+
+ private:
+  static void take(const Endpoint& endpoint, std::string& ip, int& port) {
+    ip = endpoint.host;
+    port = endpoint.port;
+  }
+  bool is_ready(short event) const {
+    return !connection_.deadline.passed() && wait_for(socket(), event, connection_.deadline.remaining_milliseconds());
+  }
+  template <class Transfer>
+  ssize_t transfer(short event, const Transfer& some) const {
+    while (is_ready(event)) {
+      const ssize_t bytes = some();
+      if (bytes >= 0 || (errno != EAGAIN && errno != EINTR)) return bytes;
+    }
+    return -1;
+  }
+
+  const HttpConnection& connection_;
+  std::string_view left_;  // of what was received with the head
+};
+
+// The library's own server gives a thread to each connection from its first byte on, takes heads without end, and for
+// the next request a body that nobody has read.
+class HttpRouter final : public httplib::Server {
+ public:
+  void answer(const HttpConnection& connection) {
+    RequestStream stream(connection);
+    bool is_closed = false;
+    process_request(stream, true, is_closed, nullptr);
+  }
+};
+
+// One thread accepts connections and reads heads; a few take requests from there, and give connections back to it.
+class HttpServer::Connections {
+ public:
+  explicit Connections(const HttpLimits& limits) : limits_(limits) {
+    rlimit descriptors{};
+    ::getrlimit(RLIMIT_NOFILE, &descriptors);
+    limits_.max_connections = std::clamp<std::size_t>(descriptors.rlim_cur / 4, 1, limits.max_connections);
+    router_.set_payload_max_length(limits.max_body_bytes);
+  }
+  ~Connections() { stop(); }
+
+  HttpRouter& router() { return router_; }
+  Result<Endpoint> start(const Endpoint& listen);
+  void stop();
+
+ private:
+  void read_heads();
+  void accept_all();
+  bool receive(HttpConnection& connection);
+  void answer_requests();
+  void hand_over(HttpConnection connection);
+
+  HttpLimits limits_;
+  HttpRouter router_;
+  Descriptor listener_, wakeup_;
+  std::list<HttpConnection> reading_;  // by age; of the thread that reads
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::deque<HttpConnection> requests_, answered_;
+  std::size_t handed_over_ = 0;  // requests that are waiting or being answered
+  bool is_stopping_ = false;
+};
+
+Result<Endpoint> HttpServer::Connections::start(const Endpoint& listen) {
+  MOTLEY_ASSIGN(listener_, listen_at(listen));
+  wakeup_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wakeup_.valid()) return fail(ErrorCode::kIo, "cannot make an event: {}", errno_text());
+  threads_.push_back(start_thread([this] { read_heads(); }));
+  for (int i = 0; i < kThreads; ++i) threads_.push_back(start_thread([this] { answer_requests(); }));
+  return local_endpoint(listener_);
 }
 
-HttpServer::~HttpServer() {
-  stop();
+void HttpServer::Connections::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+    changed_.notify_all();
+  }
+  ::eventfd_write(wakeup_.get(), 1);
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void HttpServer::Connections::read_heads() {
+  for (;;) {
+    std::size_t handed_over = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_stopping_) return;
+      for (HttpConnection& one : answered_) reading_.push_back(std::move(one));
+      answered_.clear();
+      handed_over = handed_over_;
+    }
+    // With all of them being answered, the next ones wait in the system's queue.
+    const bool accepts = handed_over < limits_.max_connections;
+    std::vector<pollfd> polled = {{wakeup_.get(), POLLIN, 0}, {accepts ? listener_.get() : -1, POLLIN, 0}};
+    int milliseconds = -1;
+    for (const HttpConnection& one : reading_) {
+      polled.push_back({one.socket.get(), POLLIN, 0});
+      const int left = one.deadline.remaining_milliseconds();
+      milliseconds = milliseconds < 0 ? left : std::min(milliseconds, left);
+    }
+    ::poll(polled.data(), polled.size(), milliseconds);
+    eventfd_t ignored = 0;
+    ::eventfd_read(wakeup_.get(), &ignored);
+    std::size_t place = 2;
+    for (auto one = reading_.begin(); one != reading_.end(); ++place) {
+      const bool is_there = !one->deadline.passed() && (polled[place].revents == 0 || receive(*one));
+      one = is_there ? std::next(one) : reading_.erase(one);
+    }
+    if (polled[1].revents != 0) accept_all();
+  }
+}
+
+void HttpServer::Connections::accept_all() {
+  const auto count = [&] {
+    const std::lock_guard lock(mutex_);
+    return reading_.size() + handed_over_;
+  };
+  for (;;) {
+    Descriptor socket = accept_from(listener_);
+    const bool has_no_descriptor = !socket.valid() && (errno == EMFILE || errno == ENFILE);
+    if (!socket.valid() && !has_no_descriptor) return;
+    if ((has_no_descriptor || count() >= limits_.max_connections) && !reading_.empty()) reading_.pop_front();
+    if (socket.valid()) {
+      reading_.push_back({std::move(socket), Deadline::after(limits_.head_seconds)});
+    } else if (reading_.empty()) {
+      SteadyClock::instance().sleep_until(monotonic_seconds() + kNoDescriptorSeconds);
+      return;
+    }
+  }
+}
+
+// False where the connection is over, or the reading thread's no more.
+bool HttpServer::Connections::receive(HttpConnection& connection) {
+  constexpr std::string_view kEnd = "\r\n\r\n";
+  std::array<char, 4096> block;
+  const ssize_t bytes = ::recv(connection.socket.get(), block.data(), block.size(), MSG_DONTWAIT);
+  if (bytes < 0) return errno == EAGAIN || errno == EINTR;
+  if (bytes == 0) return false;
+  if (connection.is_answered) return true;
+  const std::size_t before = std::max(connection.received.size(), kEnd.size()) - kEnd.size();
+  connection.received.append(block.data(), static_cast<std::size_t>(bytes));
+  if (connection.received.find(kEnd, before) != std::string::npos) {
+    connection.deadline = Deadline::after(limits_.request_seconds);
+    hand_over(std::move(connection));
+    return false;
+  }
+  if (connection.received.size() <= limits_.max_head_bytes) return true;
+  constexpr std::string_view kTooLarge =
+      "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+  (void)::send(connection.socket.get(), kTooLarge.data(), kTooLarge.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  ::shutdown(connection.socket.get(), SHUT_WR);
+  connection.deadline = Deadline::after(kLastSeconds);
+  connection.is_answered = true;
+  return true;
+}
+
+void HttpServer::Connections::hand_over(HttpConnection connection) {
+  const std::lock_guard lock(mutex_);
+  ++handed_over_;
+  requests_.push_back(std::move(connection));
+  changed_.notify_one();
+}
+
+void HttpServer::Connections::answer_requests() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return is_stopping_ || !requests_.empty(); });
+    if (is_stopping_) return;
+    HttpConnection connection = std::move(requests_.front());
+    requests_.pop_front();
+    lock.unlock();
+    router_.answer(connection);
+    ::shutdown(connection.socket.get(), SHUT_WR);
+    connection.deadline = Deadline::after(kLastSeconds);
+    connection.is_answered = true;
+    lock.lock();
+    --handed_over_;
+    answered_.push_back(std::move(connection));
+    ::eventfd_write(wakeup_.get(), 1);
+  }
+}
+
+HttpServer::HttpServer(const HttpLimits& limits) : connections_(std::make_unique<Connections>(limits)) {}
+
+HttpServer::~HttpServer() = default;
+
+httplib::Server& HttpServer::server() {
+  return connections_->router();
 }
 
 Result<Endpoint> HttpServer::start(const Endpoint& listen, const std::string& what) {
-  Endpoint endpoint = listen;
-  if (listen.port == 0) endpoint.port = static_cast<std::uint16_t>(std::max(server_->bind_to_any_port(listen.host), 0));
-  if (listen.port == 0 ? endpoint.port == 0 : !server_->bind_to_port(listen.host, listen.port)) {
-    return fail(ErrorCode::kUnavailable, "{} cannot listen at {}; is the port in use?", what, to_string(listen));
-  }
-  listener_ = std::thread([this] { server_->listen_after_bind(); });
-  // A server that does not run yet cannot be stopped.
-  for (const Deadline deadline = Deadline::after(kStartSeconds); !server_->is_running();) {
-    if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "{} did not start to listen within {} s", what, kStartSeconds);
-    }
-    SteadyClock::instance().sleep_until(monotonic_seconds() + 1e-3);
-  }
-  return endpoint;
+  auto started = connections_->start(listen);
+  if (!started) return fail(started.error().within(what));
+  return Endpoint{listen.host, started->port};
 }
 
 void HttpServer::stop() {
-  server_->stop();
-  if (listener_.joinable()) listener_.join();
+  connections_->stop();
 }
 
 bool shows_token(const httplib::Request& request, const Secret& token, bool accepts_basic) {

@@ -1,11 +1,10 @@
-// The start and the end of an HTTP server (cpp-httplib): bounds on what its clients may ask, a port that no other
-// process shares, and a thread that listens.
+// An HTTP server: cpp-httplib's parser and routes behind bounds on what clients may ask, hold and take their time for.
+// A connection costs a descriptor and a few bytes until the head of its request is there, and has one request.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "motley/net/session.h"
 
@@ -17,9 +16,13 @@ struct Request;
 namespace motley::net {
 
 struct HttpLimits {
-  double patience_seconds = 5;  // with a slow or silent client
+  double head_seconds = 5;     // from a connection to the whole head of its request
+  double request_seconds = 5;  // from there to the end of its answer, as far as the client is waited for
+  std::size_t max_head_bytes = 16 << 10;
   std::size_t max_body_bytes = 1024;
-  bool keeps_connections = true;  // for more than one request
+  // At a time, and a quarter of the descriptors that this process may have. Beyond it the one that has waited longest
+  // for its head gives way.
+  std::size_t max_connections = 64;
 };
 
 class HttpServer {
@@ -27,16 +30,16 @@ class HttpServer {
   explicit HttpServer(const HttpLimits& limits);
   ~HttpServer();
 
-  httplib::Server& server() { return *server_; }  // for its routes, before it is started
+  httplib::Server& server();  // for its routes, before it is started
 
-  // Returns where it listens once it does; port 0 takes any free one. Errors: kUnavailable, kTimeout; `what` it is.
+  // Returns where it listens; port 0 takes any free one. Errors: those of listen_at; `what` it is.
   Result<Endpoint> start(const Endpoint& listen, const std::string& what);
-  // Ends requests that are under way first; nothing where it was not started.
+  // Ends requests that are being answered first; nothing where it was not started.
   void stop();
 
  private:
-  std::unique_ptr<httplib::Server> server_;
-  std::thread listener_;
+  class Connections;
+  std::unique_ptr<Connections> connections_;
 };
 
 // Whether a request shows the token: as "Authorization: Bearer TOKEN" or, where that is good enough, as the password of

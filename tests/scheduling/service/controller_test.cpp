@@ -251,7 +251,7 @@ TEST_F(ControllerTest, NodesThatAreDrainedOrMissingAreLeft) {
   step(2);
   EXPECT_EQ(state(leaves), JobState::kPending);
   EXPECT_EQ(state(stays), JobState::kRunning);
-  const auto why = explain(controller(), leaves, world_.now);
+  const auto why = explain(controller().present(world_.now, leaves), leaves);
   ASSERT_TRUE(why);
   EXPECT_EQ(why->blocked_by, "devices");
   EXPECT_THAT(why->changed, HasSubstr("leaves n0, which is drained"));
@@ -259,7 +259,7 @@ TEST_F(ControllerTest, NodesThatAreDrainedOrMissingAreLeft) {
   step(1);
   step(2);
   EXPECT_EQ(state(stays), JobState::kPending);
-  EXPECT_EQ(explain(controller(), stays, world_.now)->blocked_by, "nodes");
+  EXPECT_EQ(explain(controller().present(world_.now, stays), stays)->blocked_by, "nodes");
   world_.down = {};
   ASSERT_TRUE(controller_->drain("n0", false));
   step(1);
@@ -299,6 +299,9 @@ TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {
   EXPECT_THAT(refused(job("a b", 1)), HasSubstr("name is 'a b'; accepted: letters, digits, '-', '_' and '.'"));
   EXPECT_THAT(refused(job("a", 2, 3)), HasSubstr("min_workers is '3'"));
   EXPECT_THAT(refused(job("a", 2, 1, 1)), HasSubstr("max_workers is '1'"));
+  SubmittedJob heavy = job("a", 1);
+  heavy.weight = 1e300;
+  EXPECT_THAT(refused(heavy), HasSubstr("weight is '1e+300'; accepted: up to 1e9"));
   EXPECT_EQ(refused(job("a", 2)), "taken");
   EXPECT_EQ(refused(job("a", 2)), "taken") << "the same again is the same job";
   EXPECT_EQ(controller().records().size(), 1u);
@@ -327,7 +330,7 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   waits.speeds = {{"new", 1}};
   ASSERT_TRUE(controller_->submit({waits}, world_.now));
   step();
-  const auto why = explain(controller(), "waits", world_.now);
+  const auto why = explain(controller().present(world_.now, "waits"), "waits");
   ASSERT_TRUE(why) << why.error().message;
   EXPECT_EQ(why->blocked_by, "devices");
   EXPECT_THAT(why->reason, HasSubstr("it needs 1 devices, and 0 of 2 are free"));
@@ -335,11 +338,11 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   EXPECT_THAT(why->unblocked_by, ::testing::Not(::testing::Contains(HasSubstr("only-old"))));
   WhatIf change;
   change.add_nodes = {{"more", 2, "new"}};
-  const auto rows = what_if(controller(), change, world_.now);
+  const auto rows = what_if(controller().present(world_.now), change);
   ASSERT_TRUE(rows) << rows.error().message;
   EXPECT_LT(rows->at(2).finishes_then, rows->at(2).finishes);
   change.add_nodes = {{"more", 2, "newest"}};
-  EXPECT_THAT(what_if(controller(), change, world_.now).error().message, HasSubstr("accepted: new, old"));
+  EXPECT_THAT(what_if(controller().present(world_.now), change).error().message, HasSubstr("accepted: new, old"));
 
   const auto refused = [&](const SubmittedJob& one) {
     const auto ids = controller_->submit({one}, world_.now);
@@ -364,7 +367,7 @@ TEST_F(ControllerTest, WhatIfChangesNothingAndForetells) {
   WhatIf change;
   change.add_nodes = {{"new", 2}};
   change.submit = {job("third", 2)};
-  const auto rows = what_if(controller(), change, world_.now);
+  const auto rows = what_if(controller().present(world_.now), change);
   ASSERT_TRUE(rows) << rows.error().message;
   ASSERT_EQ(rows->size(), 3u);
   EXPECT_NEAR(rows->at(1).finishes, 200, 61);
@@ -372,7 +375,7 @@ TEST_F(ControllerTest, WhatIfChangesNothingAndForetells) {
   EXPECT_EQ(rows->at(2).finishes, -1);
   EXPECT_GT(rows->at(2).finishes_then, 0);
   EXPECT_EQ(controller().records().size(), 2u);
-  EXPECT_FALSE(what_if(controller(), {.cancel = {"nobody"}}, world_.now));
+  EXPECT_FALSE(what_if(controller().present(world_.now), {.cancel = {"nobody"}}));
 }
 
 TEST_F(ControllerTest, AnExecutorThatFailsIsAskedAgain) {
@@ -390,6 +393,30 @@ TEST_F(ControllerTest, AnExecutorThatFailsIsAskedAgain) {
   EXPECT_EQ(world_.saved.at(1).attempt, 1);
   step(11);
   EXPECT_EQ(state("a"), JobState::kCompleted);
+}
+
+// Forecasts that would take a policy by slots of a second years, and more devices than anybody has.
+TEST_F(ControllerTest, ForecastsHaveBounds) {
+  ControllerOptions options;
+  options.policy = "drf";
+  options.policy_options.slot_seconds = 1;
+  make(1, 2, options);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1e9}; };
+  for (const char* name : {"a", "b", "c"}) {
+    SubmittedJob one = job(name, 2, 1, 2, 1e9);
+    one.estimated_seconds = 1e9;
+    ASSERT_TRUE(controller_->submit({one}, world_.now));
+  }
+  step();
+  const auto why = explain(controller().present(world_.now, "c"), "c");
+  ASSERT_TRUE(why) << why.error().message;
+  EXPECT_EQ(why->state, std::string("pending"));
+  EXPECT_THAT(why->reason, ::testing::Not(::testing::IsEmpty()));
+  const auto rows = what_if(controller().present(world_.now), {.cancel = {"a"}});
+  ASSERT_FALSE(rows);
+  EXPECT_EQ(rows.error().code, ErrorCode::kTimeout);
+  EXPECT_THAT(what_if(controller().present(world_.now), {.add_nodes = {{"new", 100'000'000}}}).error().message,
+              HasSubstr("accepted: a new name, 1 device or more, and no more than 100000 in the whole cluster"));
 }
 
 // It is given a job that another policy had taken, and knows no types of devices.

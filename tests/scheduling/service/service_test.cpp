@@ -4,10 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <poll.h>
+#include <sys/socket.h>
 
+#include <array>
+#include <atomic>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "motley/base/clock.h"
+#include "motley/net/socket.h"
 #include "motley/report/schedule_page.h"
 #include "motley/scheduling/executors/executors.h"
 #include "tests/temporary_folder.h"
@@ -94,6 +100,107 @@ TEST_F(ServiceTest, AnswersNobodyWithoutTheToken) {
   EXPECT_THAT(page->body, HasSubstr("<!"));
 }
 
+// A browser resends Basic credentials whoever's page asks for it: they read, and change nothing.
+TEST_F(ServiceTest, IsChangedByItsClientsOnly) {
+  const std::string job = R"({"name": "a", "command": ["true"], "directory": "/", "workers": 1,
+                              "estimated_duration": 5, "restart_cost": 0, "grace_period": 5})";
+  httplib::Client browser("127.0.0.1", service_->endpoint().port);
+  browser.set_basic_auth("me", token_.c_str());
+  EXPECT_EQ(browser.Post("/v1/jobs", job, "application/json")->status, 401);
+  EXPECT_EQ(browser.Post("/v1/nodes/node0/drain", "", "application/json")->status, 401);
+  EXPECT_EQ(browser.Delete("/v1/jobs/a")->status, 401);
+  const std::string own = fmt::format("http://127.0.0.1:{}", service_->endpoint().port);
+  for (const httplib::Headers& elsewhere :
+       {httplib::Headers{{"Origin", "http://evil.example"}}, httplib::Headers{{"Origin", "null"}},
+        httplib::Headers{{"Origin", own + "0"}}, httplib::Headers{{"Sec-Fetch-Site", "cross-site"}}}) {
+    EXPECT_EQ(client_->Post("/v1/jobs", elsewhere, job, "application/json")->status, 403);
+  }
+  const auto text = client_->Post("/v1/jobs", job, "text/plain");
+  EXPECT_EQ(text->status, 415);
+  EXPECT_THAT(text->body, HasSubstr("accepted: application/json"));
+  EXPECT_EQ(get("/v1/jobs")["jobs"].size(), 0u);
+  EXPECT_EQ(client_->Post("/v1/jobs", {{"Origin", own}}, job, "application/json; charset=utf-8")->status, 200);
+}
+
+// Sends bytes, and returns all that comes until the other end closes.
+std::string talk(const net::Endpoint& endpoint, const std::string& request) {
+  const auto socket = net::connect_to(endpoint, Deadline::after(5));
+  EXPECT_TRUE(socket);
+  if (!socket) return "";
+  (void)::send(socket->get(), request.data(), request.size(), MSG_NOSIGNAL);
+  std::string answer;
+  for (std::array<char, 4096> block{};;) {
+    net::wait_for(socket->get(), POLLIN, 20'000);
+    const ssize_t got = ::recv(socket->get(), block.data(), block.size(), MSG_DONTWAIT);
+    if (got <= 0) return answer;
+    answer.append(block.data(), static_cast<std::size_t>(got));
+  }
+}
+
+// Behind a proxy that keeps connections, the body of one client's request must not become another's request.
+TEST_F(ServiceTest, TheBodyOfARefusedRequestIsNoRequest) {
+  const std::string smuggled = "DELETE /v1/nodes/node0/drain HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + token_ +
+                               "\r\nContent-Length: 0\r\n\r\n";
+  std::string head =
+      "POST /v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: " + std::to_string(smuggled.size()) + "\r\nX: ";
+  head += std::string(4096 - 4 - head.size(), 'x') + "\r\n\r\n";  // as much as the library reads at a time
+  const std::string answer = talk(service_->endpoint(), head + smuggled);
+  EXPECT_THAT(answer, ::testing::StartsWith("HTTP/1.1 401"));
+  EXPECT_THAT(answer, ::testing::Not(HasSubstr("200")));
+}
+
+TEST_F(ServiceTest, AnswersThoughOthersTrickleAndEndsThen) {
+  std::atomic<bool> stop = false;
+  std::atomic<int> trickling = 0;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 12; ++i) {
+    clients.emplace_back([&, i] {
+      while (!stop) {  // again where it is sent away
+        const auto socket = net::connect_to(service_->endpoint(), Deadline::after(5));
+        const std::string whole = "POST /v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n";
+        std::string begin = i % 2 == 0 ? "" : whole;  // in the head, or in the body
+        if (!socket || ::send(socket->get(), begin.data(), begin.size(), MSG_NOSIGNAL) < 0) continue;
+        for (int sent = 0; !stop && ::send(socket->get(), "G", 1, MSG_NOSIGNAL) == 1; ++sent) {
+          if (sent == 0) ++trickling;
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        }
+      }
+    });
+  }
+  for (const auto deadline = Deadline::after(20); trickling < 12 && !deadline.passed();) std::this_thread::yield();
+  for (int asked = 0; asked < 5; ++asked) {
+    const auto answer = client_->Get("/v1/jobs");
+    ASSERT_TRUE(answer) << httplib::to_string(answer.error());
+    EXPECT_EQ(answer->status, 200);
+  }
+  stop = true;
+  for (std::thread& client : clients) client.join();
+}
+
+// More idle connections than the process may have descriptors, and a head that never ends.
+TEST_F(ServiceTest, OutlivesConnectionsAndHeadersWithoutEnd) {
+  std::vector<Descriptor> idle;
+  for (int i = 0; i < 200; ++i) {
+    auto socket = net::connect_to(service_->endpoint(), Deadline::after(5));
+    ASSERT_TRUE(socket) << socket.error().message;
+    idle.push_back(std::move(*socket));
+  }
+  EXPECT_EQ(submit("good", "exit 0")["ids"], nlohmann::json::array({1}));
+  wait_until("good", "completed");
+  const auto descriptors = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  EXPECT_LT(descriptors, 200 + 100) << "of which 200 are this end's";
+
+  const double memory = peak_resident_bytes();
+  const auto socket = net::connect_to(service_->endpoint(), Deadline::after(5));
+  ASSERT_TRUE(socket);
+  const std::string line = "X: " + std::string(4000, 'x') + "\r\n";
+  for (int i = 0; i < 10'000 && ::send(socket->get(), line.data(), line.size(), MSG_NOSIGNAL) > 0; ++i) {
+    net::wait_for(socket->get(), POLLOUT, 1000);
+  }
+  EXPECT_LT(peak_resident_bytes() - memory, 10e6);
+  EXPECT_EQ(get("/v1/jobs")["jobs"].size(), 1u);
+}
+
 TEST_F(ServiceTest, SaysWhatIsWrong) {
   const auto refused = [&](const std::string& body) {
     const auto answer = client_->Post("/v1/jobs", body, "application/json");
@@ -110,7 +217,7 @@ TEST_F(ServiceTest, SaysWhatIsWrong) {
   EXPECT_EQ(unknown->status, 400);
   EXPECT_THAT(unknown->body, ::testing::AllOf(HasSubstr("done"), HasSubstr("pending"), HasSubstr("completed")));
   EXPECT_EQ(client_->Get("/v1/jobs/nobody/why")->status, 400);
-  EXPECT_EQ(client_->Post("/v1/nodes/nobody/drain", "", "text/plain")->status, 400);
+  EXPECT_EQ(client_->Post("/v1/nodes/nobody/drain", "", "application/json")->status, 400);
   EXPECT_EQ(client_->Get("/v2")->status, 404);
 }
 

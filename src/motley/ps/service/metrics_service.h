@@ -2,13 +2,10 @@
 // loopback one unless scrapers show a token.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "motley/net/http_server.h"
 
@@ -20,22 +17,15 @@ class MetricsService {
   // one any other address than a loopback one is refused.
   static Result<std::unique_ptr<MetricsService>> start(const net::Endpoint& listen, std::optional<net::Secret> token,
                                                        std::function<std::string()> text);
-  ~MetricsService();
 
   const net::Endpoint& endpoint() const { return endpoint_; }  // really listening at
   std::string address() const;                                 // the same as text
 
  private:
   MetricsService();
-  void watch();
 
   net::Endpoint endpoint_;
   std::unique_ptr<net::HttpServer> http_;
-  std::mutex mutex_;  // guards the two below
-  std::condition_variable changed_;
-  bool stopping_ = false;  // no connection has any time left
-  bool stopped_ = false;
-  std::thread watch_;  // over how long connections last
 };
 
 }  // namespace motley::ps

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "motley/scheduling/policies/policies.h"
-#include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/job.h"
 
 namespace motley::scheduling {
@@ -333,8 +332,7 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   }
   one.state = JobState::kPending;
   if (was_asked) return;  // it goes on with its target, where it has one
-  const std::string how = status.state == AttemptStatus::State::kLost
-                              ? std::string("its processes were lost")
+  const std::string how = status.state == AttemptStatus::State::kLost ? std::string("its processes were lost")
                           : status.why.empty() ? fmt::format("its command ended with {}", status.exit_code)
                                                : status.why;
   one.changed = fmt::format("attempt {} failed: {}", one.attempt, how);
@@ -491,10 +489,16 @@ void Controller::reconcile(double now) {
   }
 }
 
-// --- Forecasts
-
-Controller::Snapshot Controller::present(double now) const {
-  Snapshot present{{}, {}, available_};
+Controller::Snapshot Controller::present(double now, const std::string& asked) const {
+  Snapshot present{.now = now,
+                   .ids = ids_,
+                   .all = topology_,
+                   .topology = available_,
+                   .problem = problem(),
+                   .policy = options_.policy,
+                   .policy_options = options_.policy_options};
+  if (const JobRecord* found = find(asked)) present.asked = *found;
+  for (std::size_t i = 0; i < topology_.nodes.size(); ++i) present.node_states.emplace_back(node_state(i));
   for (const auto& [id, place] : places_) {
     const Progress& progress = progress_[place];
     const double done = progress.done_seconds + progress.seconds_done_since(now);
@@ -502,33 +506,10 @@ Controller::Snapshot Controller::present(double now) const {
     job.arrival = 0;
     job.duration = std::max((1 - kAlmostDone) * job.duration, job.duration - done);
     present.jobs.push_back(std::move(job));
-    present.ids.push_back(id);
+    present.records.push_back(record(id));
+    present.problems.push_back(live_[place].problem);
   }
   return present;
-}
-
-Result<std::vector<Forecast>> Controller::forecast(const Snapshot& present) const {
-  std::vector<Forecast> forecasts(present.jobs.size(),
-                                  {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()});
-  std::vector<Job> jobs;
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < present.jobs.size(); ++i) {
-    const int devices = max_devices(present.topology, present.jobs[i]);
-    if (present.jobs[i].min_workers() > devices) continue;  // waits until nodes come back
-    jobs.push_back(present.jobs[i]);
-    if (jobs.back().workers > devices) {
-      jobs.back().duration *= static_cast<double>(jobs.back().workers) / devices;
-      jobs.back().workers = devices;
-    }
-    places.push_back(i);
-  }
-  if (jobs.empty()) return forecasts;
-  MOTLEY_ASSIGN(const auto policy, make_policy(options_.policy, options_.policy_options));
-  MOTLEY_ASSIGN(const Outcome outcome, simulate(jobs, present.topology, *policy));
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    forecasts[places[i]] = {outcome.jobs[i].started, outcome.jobs[i].finished};
-  }
-  return forecasts;
 }
 
 }  // namespace motley::scheduling

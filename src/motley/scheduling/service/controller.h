@@ -31,12 +31,6 @@ struct ControllerOptions {
   std::optional<double> preemption_cooldown_seconds = {};  // this long instead
 };
 
-// A job in a forecast: from now on, if estimates hold and nothing else comes.
-struct Forecast {
-  double starts = 0;    // seconds from now; infinite: never
-  double finishes = 0;  // likewise
-};
-
 class Controller {
  public:
   // Takes up jobs and drained nodes as the store has them. Attempts have their folders below `folder`. Errors: those of
@@ -62,11 +56,6 @@ class Controller {
   };
   Step step(double now, const Observation& seen);
   // Why nothing new is done at the moment: the store or the policy failed in the last step. Empty: nothing did.
-  // Of a job: what its executor could not do, or learn, of its attempt.
-  std::string problem_of(const JobRecord& record) const {
-    const auto place = places_.find(record.id);
-    return place == places_.end() ? "" : live_[place->second].problem;
-  }
   std::string problem() const { return !store_problem_.empty() ? store_problem_ : policy_problem_; }
 
   const std::vector<JobRecord>& records() const { return records_; }
@@ -76,21 +65,27 @@ class Controller {
   const char* node_state(std::size_t node) const;  // "drained", "up" or "down"
   const std::string& policy() const { return options_.policy; }
 
-  // The present jobs, as a trace whose times begin now, and the machines that are available.
+  // What explanations and forecasts are computed from, copied, as they take long.
   struct Snapshot {
-    std::vector<Job> jobs;
-    std::vector<int> ids;  // of the records
-    ClusterTopology topology;
+    double now = 0;
+    std::vector<Job> jobs;              // those that are not over, as a trace whose times begin now
+    std::vector<JobRecord> records;     // of the same jobs
+    std::vector<std::string> problems;  // that executors have with their attempts; empty: none
+    std::map<std::string, int> ids;     // of all jobs, by name
+    std::optional<JobRecord> asked;     // of the job that was asked for, over or not; none: there is no such job
+    ClusterTopology all, topology;      // in the second one, nodes that are not available have no devices
+    std::vector<std::string> node_states;
+    std::string problem;  // as problem()
+    std::string policy;
+    PolicyOptions policy_options;
   };
-  Snapshot present(double now) const;
-  // What the policy would make of such a trace; by job.
-  Result<std::vector<Forecast>> forecast(const Snapshot& present) const;
+  Snapshot present(double now, const std::string& asked = "") const;
 
  private:
   // A job that is not over, as the policy knows it: by its place in live_.
   struct Live {
     int id = 0;
-    double changed = 0;    // when its target was last changed
+    double changed = 0;     // when its target was last changed
     double tried = kNever;  // when its attempt was last started by this controller
     std::string problem;    // that the executor has with its attempt
   };

@@ -3,35 +3,71 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/clock.h"
 #include "motley/base/units.h"
+#include "motley/scheduling/policies/policies.h"
+#include "motley/scheduling/simulator/simulator.h"
 
 namespace motley::scheduling {
 namespace {
 
 constexpr std::size_t kMaxFrees = 5;
+constexpr double kForecastSeconds = 2;  // that forecasts of one answer may take
+constexpr int kMaxNewDevices = 100'000;
 
 double finite_or_minus_one(double seconds) {
   return std::isfinite(seconds) ? seconds : -1;
 }
 
 std::size_t find_place(const Controller::Snapshot& present, int id) {
-  return static_cast<std::size_t>(std::ranges::find(present.ids, id) - present.ids.begin());
+  return static_cast<std::size_t>(std::ranges::find(present.records, id, &JobRecord::id) - present.records.begin());
+}
+
+// A job in a forecast: from now on, if estimates hold and nothing else comes.
+struct Forecast {
+  double starts = 0;    // seconds from now; infinite: never
+  double finishes = 0;  // likewise
+};
+
+// What the policy would make of these jobs on these nodes; by job.
+Result<std::vector<Forecast>> forecast(const Controller::Snapshot& present, const std::vector<Job>& jobs,
+                                       const ClusterTopology& topology, const Deadline& deadline) {
+  std::vector<Forecast> forecasts(jobs.size(),
+                                  {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()});
+  std::vector<Job> placed;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const int devices = max_devices(topology, jobs[i]);
+    if (jobs[i].min_workers() > devices) continue;  // waits until nodes come back
+    placed.push_back(jobs[i]);
+    if (placed.back().workers > devices) {
+      placed.back().duration *= static_cast<double>(placed.back().workers) / devices;
+      placed.back().workers = devices;
+    }
+    places.push_back(i);
+  }
+  if (placed.empty()) return forecasts;
+  MOTLEY_ASSIGN(const auto policy, make_policy(present.policy, present.policy_options));
+  MOTLEY_ASSIGN(const Outcome outcome, simulate(placed, topology, *policy, {.deadline = deadline}));
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    forecasts[places[i]] = {outcome.jobs[i].started, outcome.jobs[i].finished};
+  }
+  return forecasts;
 }
 
 // Whether another job has devices of which this one may have some.
-bool has_some_for(const Controller& controller, const Job& job, const JobRecord& other) {
+bool has_some_for(const ClusterTopology& all, const Job& job, const JobRecord& other) {
   return std::ranges::any_of(other.nodes, [&](const NodeAllocation& allocation) {
-    const int node = controller.topology().node_named(allocation.node);
-    return node >= 0 && job.speed_on(controller.topology().nodes[index(node)].type) > 0;
+    const int node = all.node_named(allocation.node);
+    return node >= 0 && job.speed_on(all.nodes[index(node)].type) > 0;
   });
 }
 
 // What holds a job that waits: which constraint, and in a sentence.
-void find_constraint(const Controller& controller, const Controller::Snapshot& present, const JobRecord& record,
-                     Explanation& answer) {
-  if (const std::string problem = controller.problem(); !problem.empty()) {
+void find_constraint(const Controller::Snapshot& present, const JobRecord& record, Explanation& answer) {
+  if (!present.problem.empty()) {
     answer.blocked_by = "scheduler";
-    answer.reason = problem + "; it is tried again every second";
+    answer.reason = present.problem + "; it is tried again every second";
     return;
   }
   const Job& job = present.jobs[find_place(present, record.id)];
@@ -39,18 +75,18 @@ void find_constraint(const Controller& controller, const Controller::Snapshot& p
   if (available < job.min_workers()) {
     answer.blocked_by = "nodes";
     answer.reason = fmt::format("it needs {} devices, and the nodes that are there have {} of {}", job.min_workers(),
-                                available, controller.topology().devices());
-    for (std::size_t i = 0; i < controller.topology().nodes.size(); ++i) {
-      const Node& node = controller.topology().nodes[i];
-      if (controller.is_available(i)) continue;
+                                available, present.all.devices());
+    for (std::size_t i = 0; i < present.all.nodes.size(); ++i) {
+      const Node& node = present.all.nodes[i];
+      if (present.node_states[i] == "up") continue;
       answer.unblocked_by.push_back(
-          fmt::format("node {} with {} devices coming back ({})", node.name, node.devices, controller.node_state(i)));
+          fmt::format("node {} with {} devices coming back ({})", node.name, node.devices, present.node_states[i]));
     }
     return;
   }
   ClusterTopology rest = present.topology;
   std::vector<std::string> stopping;
-  for (const JobRecord& other : controller.records()) {
+  for (const JobRecord& other : present.records) {
     for (const NodeAllocation& allocation : other.nodes) {
       const int node = rest.node_named(allocation.node);
       if (node >= 0)
@@ -76,126 +112,133 @@ void find_constraint(const Controller& controller, const Controller::Snapshot& p
   }
   answer.blocked_by = "turn";
   answer.reason = fmt::format("{} devices are free, and {} gives them to others first or at its next decision", free,
-                              controller.policy());
+                              present.policy);
 }
 
-}  // namespace
-
-Result<Explanation> explain(const Controller& controller, const std::string& name, double now) {
-  const JobRecord* record = controller.find(name);
-  if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
-  Explanation answer;
-  answer.name = name;
-  answer.state = to_string(record->state);
-  answer.changed = record->changed;
-  if (is_over(record->state)) {
-    answer.reason = record->state == JobState::kFailed
-                        ? fmt::format("it failed {} times, last with {}, and may be started again {} times",
-                                      record->failures, record->exit_code, record->job.max_retries)
-                        : fmt::format("it ended {} ago", format_seconds(now - record->finished));
-    return answer;
-  }
-  const Controller::Snapshot present = controller.present(now);
-  const std::size_t place = find_place(present, record->id);
-  MOTLEY_ASSIGN(const std::vector<Forecast> forecast, controller.forecast(present));
-  answer.finishes = finite_or_minus_one(forecast[place].finishes);
-
-  Controller::Snapshot more = present;
+// When it should start and be done, and what one device more would change.
+Result<std::vector<Forecast>> foretell(const Controller::Snapshot& present, std::size_t place, Explanation& answer) {
+  const Deadline deadline = Deadline::after(kForecastSeconds);
+  MOTLEY_ASSIGN(const std::vector<Forecast> expected, forecast(present, present.jobs, present.topology, deadline));
+  answer.finishes = finite_or_minus_one(expected[place].finishes);
+  ClusterTopology more = present.topology;
   const std::vector<int> types = list_types(present.jobs[place]);
-  more.topology.nodes.push_back({.name = "one more", .type = std::max(0, types.empty() ? 0 : types.front())});
-  MOTLEY_ASSIGN(const std::vector<Forecast> with_more, controller.forecast(more));
+  more.nodes.push_back({.name = "one more", .type = std::max(0, types.empty() ? 0 : types.front())});
+  const auto with_more = forecast(present, present.jobs, more, deadline);
+  if (!with_more || !std::isfinite(expected[place].finishes)) return expected;
   double saved = 0;
-  for (std::size_t i = 0; i < forecast.size(); ++i) {
-    if (std::isfinite(forecast[i].finishes)) saved += forecast[i].finishes - with_more[i].finishes;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (std::isfinite(expected[i].finishes)) saved += expected[i].finishes - (*with_more)[i].finishes;
   }
-  if (std::isfinite(forecast[place].finishes)) {
-    answer.one_more_device =
-        fmt::format("with one device more it would be done in {} instead of {}, and all jobs together {} {}",
-                    format_seconds(with_more[place].finishes), format_seconds(forecast[place].finishes),
-                    format_seconds(std::abs(saved)), saved >= 0 ? "sooner" : "later");
-  }
+  answer.one_more_device =
+      fmt::format("with one device more it would be done in {} instead of {}, and all jobs together {} {}",
+                  format_seconds((*with_more)[place].finishes), format_seconds(expected[place].finishes),
+                  format_seconds(std::abs(saved)), saved >= 0 ? "sooner" : "later");
+  return expected;
+}
 
-  if (record->state != JobState::kPending) {
-    answer.reason =
-        fmt::format("it {} with {} workers on {} nodes", record->state == JobState::kRunning ? "runs" : "ends",
-                    count_workers(record->nodes), record->nodes.size());
-    if (const std::string problem = controller.problem_of(*record); !problem.empty()) {
-      answer.reason += fmt::format(", but {}; it is tried again", problem);
-    }
-    return answer;
-  }
-  answer.starts = finite_or_minus_one(forecast[place].starts);
-  find_constraint(controller, present, *record, answer);
-  if (answer.blocked_by == "nodes") return answer;
-  // Who is done before it starts gives back what it gets.
+// Who is done before a job starts that waits gives back what it gets.
+void find_unblocking(const Controller::Snapshot& present, std::size_t place, const std::vector<Forecast>& expected,
+                     Explanation& answer) {
   std::vector<std::pair<double, const JobRecord*>> before;
-  for (const JobRecord& other : controller.records()) {
-    if (is_over(other.state) || !has_some_for(controller, present.jobs[place], other)) continue;
-    const double ends = forecast[find_place(present, other.id)].finishes;
-    if (std::isfinite(ends)) before.emplace_back(ends, &other);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (!has_some_for(present.all, present.jobs[place], present.records[i])) continue;
+    if (std::isfinite(expected[i].finishes)) before.emplace_back(expected[i].finishes, &present.records[i]);
   }
   std::ranges::sort(before);
   if (!before.empty() && answer.starts >= 0 && answer.starts < before.front().first) {
-    answer.unblocked_by.push_back(fmt::format("{} taking devices back from others, in about {}", controller.policy(),
-                                              format_seconds(answer.starts)));
+    answer.unblocked_by.push_back(
+        fmt::format("{} taking devices back from others, in about {}", present.policy, format_seconds(answer.starts)));
   }
   for (const auto& [ends, other] : before) {
     if (answer.unblocked_by.size() == kMaxFrees) break;
     answer.unblocked_by.push_back(fmt::format("{}, which has {} devices, done in about {}", other->job.name,
                                               count_workers(other->nodes), format_seconds(ends)));
   }
+}
+
+}  // namespace
+
+Result<Explanation> explain(const Controller::Snapshot& present, const std::string& name) {
+  if (!present.asked) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
+  const JobRecord& record = *present.asked;
+  Explanation answer;
+  answer.name = name;
+  answer.state = to_string(record.state);
+  answer.changed = record.changed;
+  if (is_over(record.state)) {
+    answer.reason = record.state == JobState::kFailed
+                        ? fmt::format("it failed {} times, last with {}, and may be started again {} times",
+                                      record.failures, record.exit_code, record.job.max_retries)
+                        : fmt::format("it ended {} ago", format_seconds(present.now - record.finished));
+    return answer;
+  }
+  const std::size_t place = find_place(present, record.id);
+  const Result<std::vector<Forecast>> expected = foretell(present, place, answer);
+  if (record.state != JobState::kPending) {
+    answer.reason =
+        fmt::format("it {} with {} workers on {} nodes", record.state == JobState::kRunning ? "runs" : "ends",
+                    count_workers(record.nodes), record.nodes.size());
+    if (const std::string& problem = present.problems[place]; !problem.empty()) {
+      answer.reason += fmt::format(", but {}; it is tried again", problem);
+    }
+    return answer;
+  }
+  find_constraint(present, record, answer);
+  if (!expected) return answer;
+  answer.starts = finite_or_minus_one((*expected)[place].starts);
+  if (answer.blocked_by != "nodes") find_unblocking(present, place, *expected, answer);
   return answer;
 }
 
-Result<std::vector<Comparison>> what_if(const Controller& controller, const WhatIf& change, double now) {
-  const Controller::Snapshot present = controller.present(now);
-  MOTLEY_ASSIGN(const std::vector<Forecast> forecast, controller.forecast(present));
-  Controller::Snapshot then{{}, {}, present.topology};
+Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, const WhatIf& change) {
+  ClusterTopology topology = present.topology;
+  std::vector<Job> jobs;
   for (const NewNode& node : change.add_nodes) {
-    if (node.devices < 1 || then.topology.node_named(node.name) >= 0) {
-      return fail(ErrorCode::kInvalidInput, "add_nodes: '{}' with {} devices; accepted: a new name, and 1 or more",
-                  node.name, node.devices);
+    if (node.devices < 1 || node.devices > kMaxNewDevices - topology.devices() || topology.node_named(node.name) >= 0) {
+      return fail(ErrorCode::kInvalidInput,
+                  "add_nodes: '{}' with {} devices; accepted: a new name, 1 device or more, and no more than {} in the "
+                  "whole cluster",
+                  node.name, node.devices, kMaxNewDevices);
     }
-    const std::vector<std::string>& types = then.topology.types;
+    const std::vector<std::string>& types = topology.types;
     if (!node.type.empty() && std::ranges::find(types, node.type) == types.end()) {
       return fail(ErrorCode::kInvalidInput, "add_nodes: '{}' with devices of type '{}'; accepted: {}", node.name,
                   node.type, types.empty() ? "none" : fmt::format("{}", fmt::join(types, ", ")));
     }
-    const int type = node.type.empty() ? 0 : then.topology.type_named(node.type);
-    then.topology.nodes.push_back({.name = node.name, .devices = node.devices, .type = type});
+    const int type = node.type.empty() ? 0 : topology.type_named(node.type);
+    topology.nodes.push_back({.name = node.name, .devices = node.devices, .type = type});
   }
   for (const std::string& name : change.drain) {
-    const int node = then.topology.node_named(name);
+    const int node = topology.node_named(name);
     if (node < 0) return fail(ErrorCode::kInvalidInput, "drain: there is no node '{}'", name);
-    then.topology.nodes[index(node)].devices = 0;
+    topology.nodes[index(node)].devices = 0;
   }
   for (const std::string& name : change.cancel) {
-    const JobRecord* record = controller.find(name);
-    if (record == nullptr || is_over(record->state)) {
+    if (std::ranges::find(present.jobs, name, &Job::name) == present.jobs.end()) {
       return fail(ErrorCode::kInvalidInput, "cancel: there is no job '{}' that is not over", name);
     }
   }
+  const Deadline deadline = Deadline::after(kForecastSeconds);
+  MOTLEY_ASSIGN(const std::vector<Forecast> expected, forecast(present, present.jobs, present.topology, deadline));
   std::vector<Comparison> rows;
   std::vector<std::size_t> row_of;  // of each job then
   for (std::size_t i = 0; i < present.jobs.size(); ++i) {
     rows.push_back(
-        {present.jobs[i].name, finite_or_minus_one(forecast[i].starts), finite_or_minus_one(forecast[i].finishes)});
+        {present.jobs[i].name, finite_or_minus_one(expected[i].starts), finite_or_minus_one(expected[i].finishes)});
     if (std::ranges::find(change.cancel, present.jobs[i].name) != change.cancel.end()) continue;
-    then.jobs.push_back(present.jobs[i]);
-    then.ids.push_back(present.ids[i]);
+    jobs.push_back(present.jobs[i]);
     row_of.push_back(i);
   }
   for (const SubmittedJob& job : change.submit) {
-    MOTLEY_TRY(check(job, then.topology));
-    if (controller.find(job.name) != nullptr) {
+    MOTLEY_TRY(check(job, topology));
+    if (present.ids.contains(job.name)) {
       return fail(ErrorCode::kInvalidInput, "submit: there is a job '{}' already", job.name);
     }
-    then.jobs.push_back(make_job(job, 0, then.topology.types));
-    then.ids.push_back(0);
+    jobs.push_back(make_job(job, 0, topology.types));
     row_of.push_back(rows.size());
     rows.push_back({job.name});
   }
-  MOTLEY_ASSIGN(const std::vector<Forecast> other, controller.forecast(then));
+  MOTLEY_ASSIGN(const std::vector<Forecast> other, forecast(present, jobs, topology, deadline));
   for (std::size_t i = 0; i < other.size(); ++i) {
     rows[row_of[i]].starts_then = finite_or_minus_one(other[i].starts);
     rows[row_of[i]].finishes_then = finite_or_minus_one(other[i].finishes);

@@ -33,8 +33,9 @@ void fields(Archive& archive, Explanation& one) {
   archive.required("finishes_in_seconds", one.finishes);
 }
 
-// Errors: kInvalidInput where there is no such job.
-Result<Explanation> explain(const Controller& controller, const std::string& name, double now);
+// Of the job that was asked for. Errors: kInvalidInput where there is no such job. Expected times are left out where
+// forecasts are not done in the time that they have.
+Result<Explanation> explain(const Controller::Snapshot& present, const std::string& name);
 
 struct NewNode {
   std::string name;
@@ -82,7 +83,7 @@ void fields(Archive& archive, Comparison& one) {
 }
 
 // By job, those that would be submitted last. Errors: kInvalidInput for jobs and nodes that are not there, or that
-// could not be added.
-Result<std::vector<Comparison>> what_if(const Controller& controller, const WhatIf& change, double now);
+// could not be added; kTimeout where the forecasts are not done in the time that they have.
+Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, const WhatIf& change);
 
 }  // namespace motley::scheduling

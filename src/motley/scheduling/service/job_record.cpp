@@ -10,6 +10,7 @@ namespace motley::scheduling {
 namespace {
 
 constexpr double kLongestSeconds = 1e9;
+constexpr double kMaxWeight = 1e9;
 constexpr double kLongestGrace = 3600;
 
 bool is_plain(char letter) {
@@ -39,7 +40,7 @@ const OptionTable<SubmittedJob>& SubmittedJob::options() {
        &SubmittedJob::restart_cost_seconds},
       {{"grace_period", kSeconds, "time between the notice to stop (SIGTERM) and the end (SIGKILL)", 0, kLongestGrace},
        &SubmittedJob::grace_seconds},
-      {{"weight", kReal, "weight of its utility", 0}, &SubmittedJob::weight},
+      {{"weight", kReal, "weight of its utility", 0, kMaxWeight}, &SubmittedJob::weight},
       {{"device_hour_cost", kReal, "cost of one of its devices per hour, in the unit of its utility", 0},
        &SubmittedJob::device_hour_cost},
       {{"max_retries", kInteger, "how often it is restarted after a failure of its own", 0, 1e6},
@@ -71,6 +72,8 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   }
   if (job.estimated_seconds > kLongestSeconds) return refuse("estimated_duration", job.estimated_seconds, "up to 1e9");
   if (job.restart_cost_seconds > kLongestSeconds) return refuse("restart_cost", job.restart_cost_seconds, "up to 1e9");
+  if (job.weight > kMaxWeight) return refuse("weight", job.weight, "up to 1e9");
+  if (job.device_hour_cost > kMaxWeight) return refuse("device_hour_cost", job.device_hour_cost, "up to 1e9");
   if (job.grace_seconds > kLongestGrace) return refuse("grace_period", job.grace_seconds, "up to 3600");
   if (const Status utility = check(job.utility); !utility) {
     return fail(utility.error().within(fmt::format("job '{}'", job.name)));

@@ -18,7 +18,8 @@
 namespace motley::scheduling {
 namespace {
 
-constexpr double kPatienceSeconds = 5;  // with a slow or silent client
+constexpr double kRequestSeconds = 60;  // for which a client is waited for that sends jobs or takes its answer
+constexpr std::chrono::seconds kForecastTurn(20);  // in which forecasts that were asked for before are done
 constexpr std::size_t kMaxBodyBytes = 64 << 20;
 constexpr const char* kRefreshSeconds = "5";
 
@@ -87,11 +88,6 @@ Result<Json> cancel_job(Controller& controller, const httplib::Request& request)
   return get_job(controller, request);
 }
 
-Result<Json> explain_job(Controller& controller, const httplib::Request& request) {
-  MOTLEY_ASSIGN(const Explanation explanation, explain(controller, request.matches[1], wall_seconds()));
-  return as_json(explanation);
-}
-
 Result<Json> list_nodes(Controller& controller, const httplib::Request&) {
   Json all = Json::array();
   for (std::size_t i = 0; i < controller.topology().nodes.size(); ++i) {
@@ -142,7 +138,8 @@ std::set<std::string> warn(const Controller& controller, const std::vector<Probl
   std::set<std::string> all;
   if (const std::string problem = controller.problem(); !problem.empty()) all.insert(problem + "; trying again");
   for (const auto& [job, attempt, what] : problems) {
-    const std::string whose = job == 0 ? "" : fmt::format("job '{}', attempt {}: ", controller.records()[index(job - 1)].job.name, attempt);
+    const std::string whose =
+        job == 0 ? "" : fmt::format("job '{}', attempt {}: ", controller.records()[index(job - 1)].job.name, attempt);
     all.insert(whose + what);
   }
   for (const std::string& one : all) {
@@ -152,6 +149,33 @@ std::set<std::string> warn(const Controller& controller, const std::vector<Probl
 }
 
 }  // namespace
+
+// Whether a browser sends it for another site's page.
+bool is_cross_origin(const httplib::Request& request) {
+  const std::string origin = request.get_header_value("Origin");
+  const std::string host = request.get_header_value("Host");
+  const std::string site = request.get_header_value("Sec-Fetch-Site");
+  return (!origin.empty() && origin != "http://" + host && origin != "https://" + host) ||
+         (!site.empty() && site != "same-origin" && site != "none");
+}
+
+// Status and error of a request that is not to be answered; nothing of others.
+std::optional<std::pair<int, std::string>> find_refusal(const httplib::Request& request, const net::Secret& token) {
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  if (!net::shows_token(request, token, reads)) {
+    return {{401, "the token is missing or wrong; accepted: 'Authorization: Bearer TOKEN'"}};
+  }
+  if (reads) return {};
+  if (is_cross_origin(request)) {
+    return {{403, fmt::format("Origin is '{}'; accepted: none, or that of this service",
+                              request.get_header_value("Origin"))}};
+  }
+  const std::string type = request.get_header_value("Content-Type");
+  if (request.method == "POST" && type.substr(0, type.find(';')) != "application/json") {
+    return {{415, fmt::format("Content-Type is '{}'; accepted: application/json", type)}};
+  }
+  return {};
+}
 
 // Answers with what `what` makes of the request and the controller, under the lock; wakes the loop where that has
 // changed something.
@@ -164,6 +188,23 @@ void Service::answer_locked(const httplib::Request& request, httplib::Response& 
   if (!changes) return;
   is_due_ = true;
   changed_.notify_all();
+}
+
+// Answers with what `what` makes of what is there now, copied: attempts are started and ended meanwhile.
+void Service::answer_forecast(httplib::Response& response, const std::string& asked,
+                              const std::function<Result<Json>(const Controller::Snapshot&)>& what) {
+  const std::unique_lock turn(forecasts_, kForecastTurn);
+  if (!turn) {
+    response.status = 503;
+    return answer(response, {{"error", "forecasts that were asked for before are not done yet; ask again"}});
+  }
+  const Controller::Snapshot present = [&] {
+    const std::lock_guard lock(mutex_);
+    return controller_.present(wall_seconds(), asked);
+  }();
+  const Result<Json> json = what(present);
+  if (!json) return refuse(response, json.error());
+  answer(response, *json);
 }
 
 // The controller's steps, one after another. What they command is done, and what became of it is looked at, without the
@@ -193,10 +234,13 @@ void Service::run_steps() {
 void Service::route() {
   httplib::Server& server = http_.server();
   server.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-    if (net::shows_token(request, options_.token, true)) return httplib::Server::HandlerResponse::Unhandled;
-    response.status = 401;
-    response.set_header("WWW-Authenticate", "Basic realm=\"motley\", charset=\"UTF-8\"");
-    answer(response, {{"error", "the token is missing or wrong; accepted: 'Authorization: Bearer TOKEN'"}});
+    const auto refusal = find_refusal(request, options_.token);
+    if (!refusal) return httplib::Server::HandlerResponse::Unhandled;
+    response.status = refusal->first;
+    if (response.status == 401) {
+      response.set_header("WWW-Authenticate", "Basic realm=\"motley\", charset=\"UTF-8\"");
+    }
+    answer(response, {{"error", refusal->second}});
     return httplib::Server::HandlerResponse::Handled;
   });
   const auto handler = [this](bool changes, const What& what) {
@@ -215,14 +259,19 @@ void Service::route() {
   server.Post("/v1/what-if", [this](const httplib::Request& request, httplib::Response& response) {
     const auto change = parse_json<WhatIf>(request.body, "the request");
     if (!change) return refuse(response, change.error());
-    answer_locked(request, response, false, [&](Controller& controller, const auto&) -> Result<Json> {
-      MOTLEY_ASSIGN(const std::vector<Comparison> rows, what_if(controller, *change, wall_seconds()));
+    answer_forecast(response, "", [&](const Controller::Snapshot& present) -> Result<Json> {
+      MOTLEY_ASSIGN(const std::vector<Comparison> rows, what_if(present, *change));
       return Json{{"jobs", as_json(rows)}};
+    });
+  });
+  server.Get("/v1/jobs/([^/]+)/why", [this](const httplib::Request& request, httplib::Response& response) {
+    answer_forecast(response, request.matches[1], [&](const Controller::Snapshot& present) -> Result<Json> {
+      MOTLEY_ASSIGN(const Explanation explanation, explain(present, request.matches[1]));
+      return as_json(explanation);
     });
   });
   server.Get("/v1/jobs", handler(false, list_jobs));
   server.Get("/v1/jobs/([^/]+)", handler(false, get_job));
-  server.Get("/v1/jobs/([^/]+)/why", handler(false, explain_job));
   server.Delete("/v1/jobs/([^/]+)", handler(true, cancel_job));
   server.Get("/v1/nodes", handler(false, list_nodes));
   server.Post("/v1/nodes/([^/]+)/drain", handler(true, drain_node<true>));
@@ -236,7 +285,7 @@ void Service::route() {
 
 Service::Service(const ServiceOptions& options, Controller controller, std::unique_ptr<Executor> executor)
     : options_(options),
-      http_({.patience_seconds = kPatienceSeconds, .max_body_bytes = kMaxBodyBytes}),
+      http_({.request_seconds = kRequestSeconds, .max_body_bytes = kMaxBodyBytes}),
       executor_(std::move(executor)),
       controller_(std::move(controller)) {}
 

@@ -10,8 +10,9 @@
 //   POST   /v1/nodes/NAME/drain     no job runs there any more; DELETE takes that back
 //   GET    /                        a page, which reloads itself
 //
-// Every request shows the token, as "Authorization: Bearer TOKEN" or as the password of a browser's Basic
-// authentication. Errors are {"error": "..."} with status 4xx for what the client can mend.
+// Every request shows the token, as "Authorization: Bearer TOKEN", or, where it is GET, as the password of a browser's
+// Basic authentication: a browser resends that whoever's page asks for it. A body is JSON, and says so. Errors are
+// {"error": "..."} with status 4xx for what the client can mend.
 #pragma once
 
 #include <condition_variable>
@@ -53,6 +54,8 @@ class Service {
   Service(const ServiceOptions& options, Controller controller, std::unique_ptr<Executor> executor);
   void run_steps();
   void route();
+  void answer_forecast(httplib::Response& response, const std::string& asked,
+                       const std::function<Result<Json>(const Controller::Snapshot&)>& what);
   void answer_locked(const httplib::Request& request, httplib::Response& response, bool changes, const What& what);
 
   const ServiceOptions options_;
@@ -60,6 +63,7 @@ class Service {
   net::HttpServer http_;
   std::thread loop_;
   const std::unique_ptr<Executor> executor_;  // the loop's own
+  std::timed_mutex forecasts_;                // one is computed at a time
   std::mutex mutex_;                          // guards all below
   std::condition_variable changed_;
   Controller controller_;

@@ -123,6 +123,10 @@ class Replay {
     }
     while (arrived_count_ < jobs_.size() || !active_.empty()) {
       if (options_.stop.stop_requested()) return fail(ErrorCode::kInterrupted, "stopped as asked");
+      if (options_.deadline && options_.deadline->passed()) {
+        return fail(ErrorCode::kTimeout, "{} jobs under {} were not simulated within {:g} s", jobs_.size(),
+                    policy_.name(), options_.deadline->allowed());
+      }
       const double next_of_jobs = next_event();
       const double next = std::min(next_of_jobs, outages_.next());
       // A node that comes back may give room to those that wait.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -65,6 +66,7 @@ struct SimulationOptions {
   const Clock* clock = &SteadyClock::instance();             // only tells what decisions take
   Failures failures = {};
   std::stop_token stop = {};
+  std::optional<Deadline> deadline = {};  // of the computation; nothing: it takes as long as it takes
 };
 
 // Jobs by arrival. At one instant completions come first, then failures, then arrivals, then one decision.
@@ -73,7 +75,7 @@ struct SimulationOptions {
 // breaks its word: gives devices or bandwidth of uplinks twice, more workers than a job can use or fewer than it can
 // run with, devices on which it cannot run, changes a job that is not there, wants to be woken in the past, or leaves
 // jobs waiting for ever (which it may where devices cost more than the utility of the jobs: then all ends);
-// kInterrupted after a stop.
+// kInterrupted after a stop; kTimeout after the deadline.
 Result<Outcome> simulate(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
                          const SimulationOptions& options = {});
 
