@@ -21,7 +21,7 @@ struct HttpLimits {
   std::size_t max_head_bytes = 16 << 10;
   std::size_t max_body_bytes = 1024;
   // At a time, and a quarter of the descriptors that this process may have. Beyond it the one that has waited longest
-  // for its head gives way.
+  // for its head is closed.
   std::size_t max_connections = 64;
 };
 

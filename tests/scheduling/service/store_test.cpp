@@ -115,7 +115,7 @@ TEST(Store, HasNoWriteAheadLog) {
   EXPECT_EQ(header[19], 1);
 }
 
-TEST(Store, GoesOnOnceAFullDiskHasRoom) {
+TEST(Store, GoesOnOnceAFullDiskHasSpace) {
   const TemporaryFolder folder;
   if (::mount("none", folder.path.c_str(), "tmpfs", 0, "size=256k") != 0) GTEST_SKIP() << "cannot mount a small disk";
   auto store = Store::open(folder.path);
