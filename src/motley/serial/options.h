@@ -88,8 +88,8 @@ class OptionTable {
   struct Item {
     template <class Field>
     Item(OptionText text, Field Config::* field) {
-      constexpr bool is_integer = std::integral<Field> && !std::same_as<Field, bool>;
-      using Value = std::conditional_t<is_integer, std::int64_t, Field>;
+      constexpr bool kIsInteger = std::integral<Field> && !std::same_as<Field, bool>;
+      using Value = std::conditional_t<kIsInteger, std::int64_t, Field>;
       entries.push_back({std::move(text),
                          [field](const Config& config) { return OptionValue(static_cast<Value>(config.*field)); },
                          [field](Config& config, OptionValue value) {
