@@ -11,9 +11,9 @@ from harness import Scenario, shared_memory
 
 
 class Faults(Scenario):
-    def kill_one(self, method, victim, how):
+    def kill_one(self, method, victim, how, *more):
         paces = self.cluster([0.002, 0.002, 0.002])
-        flags = ("--cluster", paces, "--gradient-sync.method", method, "--checkpoint.every-steps", 4, "--deadline.step", "6 s")
+        flags = ("--cluster", paces, "--gradient-sync.method", method, "--checkpoint.every-steps", 4, *more)
         run = f"{method}-{victim}"
         process = self.start(run, *flags)
         self.wait_for_step(run, 9)
@@ -33,10 +33,16 @@ class Faults(Scenario):
         for method in ("shared-memory", "tcp-ring"):
             for victim in (0, 2):
                 with self.subTest(method=method, victim=victim):
-                    self.assertIn("Killed", self.kill_one(method, victim, signal.SIGKILL))
+                    self.assertIn("Killed", self.kill_one(method, victim, signal.SIGKILL, "--deadline.step", "6 s"))
 
-    def test_a_stuck_rank_is_named_when_the_deadline_passes(self):
-        self.kill_one("shared-memory", 1, signal.SIGSTOP)
+    def test_a_stopped_rank_is_named(self):
+        for method, victim, more in (
+            ("shared-memory", 1, ("--deadline.silence", "3 s", "--deadline.step", "10min")),
+            ("tcp-ring", 0, ("--deadline.silence", "3 s", "--deadline.step", "10min")),
+            ("shared-memory", 2, ("--deadline.silence", "10min", "--deadline.step", "3 s")),
+        ):
+            with self.subTest(method=method, victim=victim):
+                self.kill_one(method, victim, signal.SIGSTOP, *more)
 
     def test_nothing_is_left_in_shared_memory(self):
         self.kill_one("shared-memory", 1, signal.SIGKILL)

@@ -64,6 +64,14 @@ TEST_F(LauncherTest, ARankThatLeftNoError) {
   EXPECT_THAT(status.error().message, HasSubstr("ended with status 7 and left no error"));
 }
 
+TEST_F(LauncherTest, KillsARankThatIsStoppedOnceAnotherHasNamedIt) {
+  const Status status = launch(
+      "if [ $MOTLEY_RANK = 1 ]; then kill -STOP $$; fi; "
+      "printf '\\002{\"code\": 0, \"message\": \"rank 1 has been silent\", \"rank\": 1}\\n'; exit 1");
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().message, "rank 0: rank 1 has been silent");
+}
+
 TEST_F(LauncherTest, KillsWhatHasNotEndedByTheDeadline) {
   const Status status = launch("exec tail -f /dev/null", Deadline::after(0.2));
   ASSERT_FALSE(status);
