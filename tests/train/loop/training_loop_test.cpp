@@ -258,6 +258,16 @@ TEST(TrainingLoop, EndsWithoutACheckpointOfWeightsThatHaveExploded) {
   EXPECT_EQ(read_newest_checkpoint(run.folder.path / "checkpoint")->step, 2);
 }
 
+TEST(TrainingLoop, EvaluationsThatAreFarBehindAreCaughtUpAtOnce) {
+  FakeRun run;
+  run.options.steps = 1;
+  run.options.evaluate_every_epochs = 1e-15;
+  run.progress.next_evaluation = -1;
+  ASSERT_TRUE(run.go());
+  EXPECT_THAT(run.journal, Contains("evaluate 1"));
+  EXPECT_NEAR(run.progress.next_evaluation, 1.0 / 3, 1e-8);
+}
+
 TEST(TrainingLoop, EndsWhereAnEmulationLies) {
   FakeRun run;
   run.emulation = EmulationWatch({"one", "two"}, 1, true);

@@ -63,9 +63,9 @@ Result<bool> TrainingLoop::step() {
     MOTLEY_TRY(audit());
   }
   if (const double done = parts_.plan->epochs_at(parts_.plan->ledger().cursor); evaluation_is_due(done)) {
-    while (evaluation_is_due(done)) {
-      progress_.next_evaluation += options_.evaluate_every_epochs;
-    }
+    // Several may have become due at once.
+    const double behind = (done + 1e-9 - progress_.next_evaluation) / options_.evaluate_every_epochs;
+    progress_.next_evaluation += options_.evaluate_every_epochs * (std::max(0.0, std::floor(behind)) + 1);
     MOTLEY_TRY(evaluate());
   }
   const Report& first = reports.back().front();
