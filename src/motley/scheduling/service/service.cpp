@@ -119,21 +119,6 @@ Result<Json> drain_node(Controller& controller, const httplib::Request& request)
   return list_nodes(controller, request);
 }
 
-// A job, or {"jobs": [...]}.
-Result<std::vector<SubmittedJob>> jobs_in(const std::string& body) {
-  try {
-    nlohmann::json json = parse_strict_json(body);
-    if (!json.is_object() || !json.contains("jobs")) json = {{"jobs", nlohmann::json::array({json})}};
-    std::vector<SubmittedJob> jobs;
-    JsonReader reader(json, "");
-    reader.required("jobs", jobs);
-    reader.finish();
-    return jobs;
-  } catch (const JsonReader::Problem& problem) {
-    return fail(ErrorCode::kInvalidInput, "{}", problem.what());
-  }
-}
-
 }  // namespace
 
 // Answers with what `what` makes of the request and the controller, under the lock; wakes the loop where that has
@@ -193,7 +178,7 @@ void Service::route() {
     };
   };
   server.Post("/v1/jobs", [this](const httplib::Request& request, httplib::Response& response) {
-    const auto jobs = jobs_in(request.body);
+    const auto jobs = parse_submitted_jobs(request.body);
     if (!jobs) return refuse(response, jobs.error());
     answer_locked(request, response, true, [&](Controller& controller, const auto&) -> Result<Json> {
       MOTLEY_ASSIGN(const std::vector<int> ids, controller.submit(*jobs, wall_seconds()));
