@@ -80,6 +80,7 @@ class ThreadSession final : public net::Session {
   void forget_failure() { forgets_failure_ = true; }
   void set_job(const std::string& name) { options_.job = name; }
   void set_tenant(const std::string& name) { options_.tenant = name; }
+  void set_silence(double seconds) { options_.silence_seconds = seconds; }
   void abort(const Error& error) override {
     Error named = error;
     named.rank = membership_.rank;

@@ -259,6 +259,26 @@ TEST(Gradients, HaveANormThatNamesWhatIsNotFinite) {
   EXPECT_THAT(refused.error().message, HasSubstr("'b'"));
 }
 
+// Weights from which a step can be computed: finite, and so are the products that they have with each other.
+TEST(Weights, AreRefusedWhereNoStepCanGoOnFromThem) {
+  const auto check = [](const torch::Tensor& tensor) {
+    return check_weights({{"a", torch::zeros({3})}, {"b", tensor}});
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float value : {0.0F, 1e-40F, -1e4F, 1e19F}) EXPECT_TRUE(check(torch::full({3}, value))) << value;
+  EXPECT_TRUE(check(torch::full({3}, 1e100, torch::kFloat64)));
+  EXPECT_TRUE(check(torch::zeros({0})));
+  for (const float value : {kInfinity, -kInfinity, std::nanf(""), 1e37F, -2e19F}) {
+    torch::Tensor weights = torch::zeros({2, 2});
+    weights[1][0] = value;
+    EXPECT_FALSE(std::isfinite((weights * weights).sum().item<float>()));
+    const Status refused = check(weights);
+    ASSERT_FALSE(refused) << value;
+    EXPECT_EQ(refused.error().code, ErrorCode::kDiverged);
+    EXPECT_THAT(refused.error().message, HasSubstr("'b'"));
+  }
+}
+
 TEST(Schedule, IsTheClosedForm) {
   const ScheduleSpec constant;
   EXPECT_EQ(learning_rate_factor(constant, 1000), 1);

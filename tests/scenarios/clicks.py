@@ -78,14 +78,16 @@ class Clicks(planned.PlannedJobs):
     def test_a_lost_server_costs_no_sample(self):
         flags = ("--workers", 2, "--batch-split.mode", "equal", "--checkpoint.every-steps", 20, "--epochs", 6)
         self.train("whole", *flags)
-        job = self.start("killed", *flags)
-        self.wait_for_step("killed", 45)
-        (server,) = children(job.pid, "server")
-        os.kill(server, signal.SIGKILL)
-        output, _ = job.communicate(timeout=120)
-        self.assertEqual(job.returncode, 0, output)
-        self.assertEqual(relative_difference(self.weights("whole"), self.weights("killed")), 0, output)
-        self.assertEqual(self.not_used_once("killed"), 0)
+        for how in (signal.SIGKILL, signal.SIGSTOP):
+            with self.subTest(how):
+                job = self.start(how.name, *flags, "--deadline.silence", "3 s")
+                self.wait_for_step(how.name, 45)
+                (server,) = children(job.pid, "server")
+                os.kill(server, how)
+                output, _ = job.communicate(timeout=120)
+                self.assertEqual(job.returncode, 0, output)
+                self.assertEqual(relative_difference(self.weights("whole"), self.weights(how.name)), 0, output)
+                self.assertEqual(self.not_used_once(how.name), 0)
 
     def rows(self, run, key):
         """What the run's steps have under `rows` by this key, of all workers, after the first steps."""

@@ -2,18 +2,21 @@
 
 import os
 import pathlib
+import re
+import shutil
 import signal
 import subprocess
 import time
 import unittest
 
-from harness import Scenario, shared_memory
+import numpy
+from harness import Scenario, read_safetensors, shared_memory
 
 
 class Faults(Scenario):
-    def kill_one(self, method, victim, how):
+    def kill_one(self, method, victim, how, *more):
         paces = self.cluster([0.002, 0.002, 0.002])
-        flags = ("--cluster", paces, "--gradient-sync.method", method, "--checkpoint.every-steps", 4, "--deadline.step", "6 s")
+        flags = ("--cluster", paces, "--gradient-sync.method", method, "--checkpoint.every-steps", 4, *more)
         run = f"{method}-{victim}"
         process = self.start(run, *flags)
         self.wait_for_step(run, 9)
@@ -33,10 +36,16 @@ class Faults(Scenario):
         for method in ("shared-memory", "tcp-ring"):
             for victim in (0, 2):
                 with self.subTest(method=method, victim=victim):
-                    self.assertIn("Killed", self.kill_one(method, victim, signal.SIGKILL))
+                    self.assertIn("Killed", self.kill_one(method, victim, signal.SIGKILL, "--deadline.step", "6 s"))
 
-    def test_a_stuck_rank_is_named_when_the_deadline_passes(self):
-        self.kill_one("shared-memory", 1, signal.SIGSTOP)
+    def test_a_stopped_rank_is_named(self):
+        for method, victim, more in (
+            ("shared-memory", 1, ("--deadline.silence", "3 s", "--deadline.step", "10min")),
+            ("tcp-ring", 0, ("--deadline.silence", "3 s", "--deadline.step", "10min")),
+            ("shared-memory", 2, ("--deadline.silence", "10min", "--deadline.step", "3 s")),
+        ):
+            with self.subTest(method=method, victim=victim):
+                self.kill_one(method, victim, signal.SIGSTOP, *more)
 
     def test_nothing_is_left_in_shared_memory(self):
         self.kill_one("shared-memory", 1, signal.SIGKILL)
@@ -61,6 +70,25 @@ class Faults(Scenario):
         self.assertIn("the loss is", output.strip().splitlines()[-1])
         self.assertIn("step 5", output.strip().splitlines()[-1])
         self.train("run", "--workers", 2, "--steps", 10, "--resume")
+
+    def test_a_checkpoint_that_is_called_intact_is_one_to_go_on_from(self):
+        flags = ("--workers", 1, "--checkpoint.every-steps", 1, "--checkpoint.keep", 20, "--optimizer.momentum", 0)
+        for rate in (1e10, 1e19, 1e30):
+            with self.subTest(rate=rate):
+                run = f"run-{rate}"
+                last = self.train(run, *flags, "--optimizer.learning-rate", rate, expect=1).strip().splitlines()[-1]
+                checkpoints = sorted((self.folder / run / "checkpoint").glob("step-*"))
+                for checkpoint in checkpoints:
+                    for values in read_safetensors(checkpoint / "weights.safetensors").values():
+                        self.assertTrue(numpy.isfinite(numpy.sum(values * values, dtype=numpy.float32)), checkpoint)
+                intact = re.search(r"intact \(step (\d+)\)", last)
+                if not intact and checkpoints:  # the newest is where the run broke down
+                    self.assertIn(f"(step {int(checkpoints[-1].name[5:])}) is what this step began with", last)
+                    shutil.rmtree(checkpoints.pop())
+                if checkpoints:
+                    step = int(checkpoints[-1].name[5:])
+                    self.assertIn(intact and int(intact[1]), (None, step))
+                    self.train(run, *flags, "--optimizer.learning-rate", 1e-30, "--steps", step + 1, "--resume")
 
     def small_disk(self, size):
         disk = self.folder / "disk"

@@ -10,6 +10,16 @@ import harness
 from harness import Scenario, interrupt
 
 
+def crc32c(data):
+    """By the polynomial, bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
 class Resume(Scenario):
     fixed = ("--batch-split.mode", "fixed", "--batch-split.fixed", "10,20,30", "--workers", 3)
 
@@ -98,6 +108,26 @@ class Resume(Scenario):
                 output = self.train("copy", *self.fixed, "--steps", 20, "--resume")
                 self.assertIn("manifest.json", output)
                 self.assertNotIn("json.exception", output)
+                self.assertIn("resumed after step 10", output)
+                self.assert_bitwise("whole", "copy")
+                shutil.rmtree(self.folder / "copy")
+
+    def test_a_state_that_no_run_has_is_passed_over(self):
+        self.train("whole", *self.fixed, "--steps", 20)
+        self.train("run", *self.fixed, "--steps", 12, "--checkpoint.every-steps", 5)
+        for part, field, value in (("ledger", "epoch", 2**63), (None, "next_evaluation", -1e300)):
+            with self.subTest(field):
+                shutil.copytree(self.folder / "run", self.folder / "copy")
+                newest = self.folder / "copy" / "checkpoint" / "step-00000012"
+                state = json.loads((newest / "state.json").read_text())
+                (state[part] if part else state)[field] = value
+                text = json.dumps(state).encode()
+                (newest / "state.json").write_bytes(text)
+                manifest = json.loads((newest / "manifest.json").read_text())
+                manifest["files"]["state.json"] = {"bytes": len(text), "crc32c": crc32c(text)}
+                (newest / "manifest.json").write_text(json.dumps(manifest))
+                output = self.train("copy", *self.fixed, "--steps", 20, "--resume")
+                self.assertRegex(output, rf"step-00000012' is damaged: state.json: .*{field}' is .*; accepted is ")
                 self.assertIn("resumed after step 10", output)
                 self.assert_bitwise("whole", "copy")
                 shutil.rmtree(self.folder / "copy")

@@ -1,6 +1,7 @@
 """Jobs that train with a parameter server: the same weights as without one, and what happens when the server is lost."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -39,22 +40,25 @@ class Serving(Scenario):
         one, other = (read_safetensors(step / "optimizer.safetensors") for step in newest)
         self.assertLess(relative_difference(one, other), 1e-4)
 
-    def test_a_killed_server_takes_the_job_back_to_its_checkpoint(self):
-        flags = ("--cluster", self.cluster([0.002, 0.002]), "--gradient-sync.method", "parameter-server", "--checkpoint.every-steps", 4)
-        process = self.start("run", *flags)
-        self.wait_for_step("run", 9)
-        (server,) = children(process.pid, "server")
-        os.kill(server, signal.SIGKILL)
-        output = process.communicate(timeout=120)[0]
-        self.assertEqual(process.returncode, 0, output)
-        self.assertIn("was lost", output)
-        self.assertIn("resumed after step", output)
-        self.assertEqual(self.not_used_once("run"), 0)
-        self.assertEqual(sorted(self.losses("run")), list(range(1, 21)))
-        undisturbed = ("--cluster", self.cluster([0.002, 0.002]), "--batch-split.mode", "replay", "--batch-split.replay",
-                       self.folder / "run")
-        self.train("again", *undisturbed)
-        self.assertLess(relative_difference(self.weights("run"), self.weights("again")), 1e-5)
+    def test_a_lost_server_takes_the_job_back_to_its_checkpoint(self):
+        undisturbed = ("--cluster", self.cluster([0.002, 0.002]), "--batch-split.mode", "replay", "--batch-split.replay")
+        for how in (signal.SIGKILL, signal.SIGSTOP):  # one that is stopped is there, and does not answer
+            with self.subTest(how):
+                run = how.name
+                process = self.start(run, "--cluster", self.cluster([0.002, 0.002]), "--gradient-sync.method", "parameter-server",
+                                     "--checkpoint.every-steps", 4, "--deadline.silence", "3 s")
+                self.wait_for_step(run, 9)
+                (server,) = children(process.pid, "server")
+                os.kill(server, how)
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                self.assertIn("was lost", output)
+                self.assertIn("resumed after step", output)
+                self.assertFalse(pathlib.Path(f"/proc/{server}").exists(), "the lost server is still there")
+                self.assertEqual(self.not_used_once(run), 0)
+                self.assertEqual(sorted(self.losses(run)), list(range(1, 21)))
+                self.train(f"{run}-again", *undisturbed, self.folder / run)
+                self.assertLess(relative_difference(self.weights(run), self.weights(f"{run}-again")), 1e-5)
 
     def token(self):
         token = self.folder / "token"

@@ -191,6 +191,26 @@ Result<double> gradient_norm(const NamedTensors& parameters) {
   return fail(ErrorCode::kDiverged, "the norm of the gradients is too large for its type");
 }
 
+Status check_weights(const NamedTensors& parameters) {
+  return catch_torch(ErrorCode::kInternal, "checking the weights", [&]() -> Status {
+    for (const auto& [name, tensor] : parameters) {
+      const double norm =
+          torch::linalg_vector_norm(tensor.detach(), 2, std::nullopt, false, torch::kFloat64).item<double>();
+      const double largest = std::sqrt(tensor.scalar_type() == torch::kFloat64 ? std::numeric_limits<double>::max()
+                                                                               : std::numeric_limits<float>::max());
+      if (norm <= largest) continue;
+      if (!torch::isfinite(tensor).all().item<bool>()) {
+        return fail(ErrorCode::kDiverged, "the weights of '{}' are not finite", name);
+      }
+      return fail(ErrorCode::kDiverged,
+                  "the weights of '{}' have grown to a Euclidean norm of {:.2g}; accepted: up to {:.2g}, whose square "
+                  "is the largest number of their type",
+                  name, norm, largest);
+    }
+    return {};
+  });
+}
+
 Status scale_gradients(const NamedTensors& parameters, double factor) {
   return catch_torch(ErrorCode::kInternal, "scaling the gradients", [&] {
     for (const NamedTensor& parameter : parameters) {

@@ -51,6 +51,11 @@ class Optimizer {
 // finite. Waits for the device.
 Result<double> gradient_norm(const NamedTensors& parameters);
 
+// Whether a network can go on from its weights: kDiverged, naming a parameter, where a value is not finite, or where
+// the sum of a parameter's squares is beyond its type, as then the products of weights that a step computes with are no
+// numbers. Waits for the device.
+Status check_weights(const NamedTensors& parameters);
+
 // Multiplies all gradients.
 Status scale_gradients(const NamedTensors& parameters, double factor);
 

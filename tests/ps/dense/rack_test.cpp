@@ -245,6 +245,7 @@ std::vector<Error> collect_errors(const std::vector<ServerAddress>& servers,
   std::barrier begun(4);
   std::barrier answered(4);
   collective::run_threads(4, true, [&](int rank, collective::ThreadSession& session) {
+    session.set_silence(std::max(seconds, 4.0));
     auto reducer = ServerReducer::create(session, options_for(servers, {0, 0, 1, 1}));
     const collective::LeaveTogether end(answered);
     Status prepared = (*reducer)->prepare(layout, Deadline::after(20));
@@ -289,6 +290,7 @@ class ServerProcess {
   ~ServerProcess() { kill(); }
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
+  void stop() const { ::kill(process_, SIGSTOP); }
   void kill() {
     if (process_ <= 0) return;
     ::kill(process_, SIGKILL);
@@ -318,6 +320,25 @@ TEST(Racks, AKilledServerIsNamedInAllRacks) {
                 AllOf(HasSubstr(fmt::format("server at 127.0.0.1:{}", second.endpoint().port)), HasSubstr("lost")))
         << rank;
   }
+}
+
+TEST(Racks, AStoppedServerIsNamedInItsRack) {
+  const auto secret = token();
+  ServerProcess first;
+  ServerProcess second;
+  const auto errors = collect_errors(
+      {{first.endpoint(), secret}, {second.endpoint(), secret}},
+      [&](int rank, ServerReducer&) {
+        if (rank == 0) second.stop();
+        return Part::kWorks;
+      },
+      2);
+  const auto names_it = [&](const Error& error) {
+    return error.code == ErrorCode::kServerLost &&
+           error.message.find(fmt::format("server at 127.0.0.1:{} was lost: it did not answer",
+                                          second.endpoint().port)) != std::string::npos;
+  };
+  EXPECT_TRUE(std::ranges::any_of(errors, names_it));
 }
 
 TEST(Racks, ALostRankIsNamedInAllRacks) {

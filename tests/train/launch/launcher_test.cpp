@@ -2,6 +2,7 @@
 #include "motley/train/launch/launcher.h"
 
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "motley/base/os/file.h"
@@ -62,6 +63,39 @@ TEST_F(LauncherTest, ARankThatLeftNoError) {
   const Status status = launch("exit 7");
   ASSERT_FALSE(status);
   EXPECT_THAT(status.error().message, HasSubstr("ended with status 7 and left no error"));
+}
+
+TEST_F(LauncherTest, KillsARankThatIsStoppedOnceAnotherHasNamedIt) {
+  const Status status = launch(
+      "if [ $MOTLEY_RANK = 1 ]; then kill -STOP $$; fi; "
+      "printf '\\002{\"code\": 0, \"message\": \"rank 1 has been silent\", \"rank\": 1}\\n'; exit 1");
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().message, "rank 0: rank 1 has been silent");
+}
+
+TEST_F(LauncherTest, AStartThatFailsLeavesSignalsAndDescriptorsAsTheyWere) {
+  const auto blocked = [] {
+    sigset_t mask;
+    ::sigprocmask(SIG_BLOCK, nullptr, &mask);
+    std::vector<int> signals;
+    for (int signal = 1; signal < NSIG; ++signal) {
+      if (sigismember(&mask, signal) == 1) signals.push_back(signal);
+    }
+    return signals;
+  };
+  const auto open_descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  const auto signals = blocked();
+  const auto descriptors = open_descriptors();
+  for (const auto& server_arguments : {std::vector<std::string>(), std::vector<std::string>{"server"}}) {
+    const Status status =
+        launch_workers({.program = {"/nowhere/motley"}, .server_arguments = server_arguments, .quiet = true}, *run_);
+    ASSERT_FALSE(status);
+    EXPECT_THAT(status.error().message, HasSubstr("'/nowhere/motley'"));
+    EXPECT_EQ(blocked(), signals);
+    EXPECT_EQ(open_descriptors(), descriptors);
+  }
 }
 
 TEST_F(LauncherTest, KillsWhatHasNotEndedByTheDeadline) {

@@ -67,6 +67,23 @@ TEST_F(TorchrunTest, RankZeroTellsTheOthersWhereItIsAndTheSecret) {
   EXPECT_EQ(one.rendezvous.port, 4321);
 }
 
+TEST(Rendezvous, RefusesWhatIsNoAddress) {
+  const char* good = R"({"host":"127.0.0.1","port":4321,"secret":"0f","job":"id"})";
+  EXPECT_EQ(*parse_rendezvous(good), (RendezvousPoint{"127.0.0.1", 4321, "0f", "id"}));
+  for (const auto& [text, named] : std::map<std::string, std::string>{
+           {"", "not JSON"},
+           {"[]", "rendezvous.json"},
+           {R"({"host":"127.0.0.1","port":4321,"secret":"0f","job":5})", "'job' is 5"},
+           {R"({"host":"127.0.0.1","port":"a","secret":"0f","job":"id"})", "'port' is \"a\""},
+           {R"({"host":"127.0.0.1","port":65536,"secret":"0f","job":"id"})", "'port' is 65536"},
+           {R"({"host":"","port":1,"secret":"0f","job":"id"})", "host"},
+           {R"({"host":"127.0.0.1","port":1,"secret":"0f"})", "field 'job' is missing"}}) {
+    const auto refused = parse_rendezvous(text);
+    ASSERT_FALSE(refused) << text;
+    EXPECT_THAT(refused.error().message, ::testing::AllOf(HasSubstr("rendezvous.json"), HasSubstr(named)));
+  }
+}
+
 TEST_F(TorchrunTest, WhatIsWrongWithTheStoreIsSaid) {
   net::SessionOptions one;
   const auto nobody = meet(1, one);

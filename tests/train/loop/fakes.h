@@ -149,6 +149,7 @@ class FakeSync final : public GradientSync {
     journal_.push_back(fmt::format("update {}", step.number));
     return {};
   }
+  std::string parameter_name(std::size_t number) const override { return fmt::format("layer-{}", number); }
   bool is_async() const override { return async; }
   std::uint64_t bytes_sent() const override { return 0; }
 
@@ -179,7 +180,10 @@ class FakeEvaluator final : public Evaluator {
 class FakeModel final : public ModelState {
  public:
   explicit FakeModel(Journal& journal) : journal_(journal) {}
-  Result<std::string> weights(std::int64_t) override { return weights_; }
+  Result<std::string> weights(std::int64_t) override {
+    if (has_exploded) return fail(ErrorCode::kDiverged, "the weights are huge");
+    return weights_;
+  }
   Result<std::string> optimizer(std::int64_t) override { return optimizer_; }
   Status load_weights(const std::string& text) override {
     weights_ = text;
@@ -200,6 +204,7 @@ class FakeModel final : public ModelState {
   int embedding_servers() const override { return servers; }
 
   bool fits = true;
+  bool has_exploded = false;
   int servers = 0;
   std::string weights_ = "weights";
   std::string optimizer_ = "momentum";

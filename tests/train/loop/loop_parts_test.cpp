@@ -341,6 +341,53 @@ TEST(Checkpoints, ARunGoesOnFromWhatItSaved) {
   EXPECT_THAT(after.journal, ElementsAre("start 1 3"));
 }
 
+// state.json is read as it was written, and refused where any field says what no run can have said.
+TEST(Checkpoints, RefuseAStateThatNoRunHas) {
+  using Json = nlohmann::json;
+  const SavedState good = {.step = 7,
+                           .ledger = {.seed = ~std::uint64_t{0}, .epoch = 2, .cursor = 12, .size = 36},
+                           .partition = R"({"batch_split":[6,6]})",
+                           .table_servers = 2,
+                           .evaluated_step = 6,
+                           .next_evaluation = 2.5,
+                           .not_used_once = 1};
+  const auto same = parse_state(format_state(good));
+  ASSERT_TRUE(same) << same.error().message;
+  EXPECT_EQ(format_state(*same), format_state(good));
+  EXPECT_EQ(same->ledger, good.ledger);
+  EXPECT_EQ(same->partition, good.partition);
+  struct Case {
+    const char* field;
+    Json value;
+    const char* accepted;
+  };
+  const Case cases[] = {
+      {"/step", -1, "'step' is -1"},
+      {"/step", 1e300, "'step' is 1e+300"},
+      {"/step", 1, "'ledger.epoch' is 2; accepted is 0 to 1"},
+      {"/ledger/epoch", std::uint64_t{1} << 63, "'ledger.epoch' is 9223372036854775808; accepted is 0 to 7"},
+      {"/ledger/epoch", -1, "'ledger.epoch' is -1"},
+      {"/ledger/cursor", 36, "'ledger.cursor' is 36; accepted is 0 to 35"},
+      {"/ledger/cursor", std::uint64_t{1} << 32, "'ledger.cursor' is 4294967296"},
+      {"/ledger/size", 0, "'ledger.size' is 0"},
+      {"/ledger/seed", 0.5, "'ledger.seed' is 0.5"},
+      {"/ledger/colour", 1, "ledger.colour"},
+      {"/evaluated_step", 8, "'evaluated_step' is 8; accepted is 0 to 7"},
+      {"/next_evaluation", -1e300, "'next_evaluation' is -1e+300"},
+      {"/next_evaluation", nullptr, "'next_evaluation' is null"},
+      {"/samples_lost_or_duplicated", -1, "'samples_lost_or_duplicated' is -1"},
+      {"/embedding_servers", 1e10, "'embedding_servers' is 1"},
+      {"/version", 3, "'version' is 3"},
+  };
+  for (const auto& [field, value, accepted] : cases) {
+    Json json = Json::parse(format_state(good));
+    json[Json::json_pointer(field)] = value;
+    const auto state = parse_state(json.dump());
+    ASSERT_FALSE(state) << field << " " << value;
+    EXPECT_THAT(state.error().message, testing::AllOf(HasSubstr("state.json"), HasSubstr(accepted)));
+  }
+}
+
 TEST(Checkpoints, StartAfreshWithWeightsOrWithout) {
   TemporaryFolder folder;
   Saved with(folder.path), without(folder.path);

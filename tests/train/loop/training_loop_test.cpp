@@ -202,8 +202,70 @@ TEST(TrainingLoop, EndsWhereALossIsNoNumber) {
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().code, ErrorCode::kDiverged);
   EXPECT_THAT(done.error().message, HasSubstr("in step 1 on rank 1"));
-  EXPECT_THAT(done.error().message, HasSubstr("none was written yet"));
+  EXPECT_THAT(done.error().message, HasSubstr("no checkpoint was written yet"));
   EXPECT_THAT(run.journal, Not(Contains("update 1")));
+}
+
+TEST(TrainingLoop, EndsBeforeTheUpdateWhereAGradientIsNotFinite) {
+  struct Case {
+    double loss, own, reduced;  // of rank 1
+    const char* message;
+  };
+  for (const auto& [loss, own, reduced, message] : {
+           Case{0, 3, 1, "the gradient of 'layer-3' is not finite in step 2 on rank 1; "},
+           Case{0, 0, 3, "the gradient of 'layer-3' over all ranks is not finite in step 2, although each rank's is; "},
+           Case{NAN, 3, 3, "the loss is nan in step 2 on rank 1; "},
+       }) {
+    FakeRun run;
+    run.group.words = {"layer-3"};  // as rank 1 says
+    run.group.others = [&, loss = loss, own = own, reduced = reduced](int, Report& report) {
+      if (run.progress.step < 2) return;
+      report.loss_sum += loss;
+      report.own_not_finite = own;
+      report.reduced_not_finite = reduced;
+    };
+    const Status done = run.go();
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, ErrorCode::kDiverged);
+    EXPECT_THAT(done.error().message, testing::StartsWith(message));
+    EXPECT_THAT(run.journal, Contains("update 1"));
+    EXPECT_THAT(run.journal, Not(Contains("update 2")));
+  }
+}
+
+TEST(TrainingLoop, CallsNoCheckpointIntactThatTheFailedStepBeganWith) {
+  for (const std::int64_t every : {1, 2}) {
+    FakeRun run(0, {.mode = "equal"}, {.every_steps = every, .keep = 9});
+    run.group.others = [&](int, Report& report) {
+      if (run.progress.step == 4) report.loss_sum = NAN;
+    };
+    const Status done = run.go();
+    ASSERT_FALSE(done);
+    EXPECT_THAT(done.error().message, HasSubstr(every == 1 ? "the last checkpoint (step 3) is what this step began with"
+                                                           : "the last checkpoint is intact (step 2)"));
+  }
+}
+
+TEST(TrainingLoop, EndsWithoutACheckpointOfWeightsThatHaveExploded) {
+  FakeRun run(0, {.mode = "equal"}, {.every_steps = 2, .keep = 9});
+  run.options.steps = 4;
+  run.group.others = [&](int, Report&) { run.model.has_exploded = run.progress.step == 4; };
+  const Status done = run.go();
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, ErrorCode::kDiverged);
+  EXPECT_THAT(done.error().message, HasSubstr("after step 4 the weights are huge, so that no checkpoint is made of "
+                                              "them; the last one is intact (step 2)"));
+  EXPECT_EQ(read_newest_checkpoint(run.folder.path / "checkpoint")->step, 2);
+}
+
+TEST(TrainingLoop, EvaluationsThatAreFarBehindAreCaughtUpAtOnce) {
+  FakeRun run;
+  run.options.steps = 1;
+  run.options.evaluate_every_epochs = 1e-15;
+  run.progress.next_evaluation = -1;
+  ASSERT_TRUE(run.go());
+  EXPECT_THAT(run.journal, Contains("evaluate 1"));
+  EXPECT_NEAR(run.progress.next_evaluation, 1.0 / 3, 1e-8);
 }
 
 TEST(TrainingLoop, EndsWhereAnEmulationLies) {

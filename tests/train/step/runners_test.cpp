@@ -70,7 +70,7 @@ class FakeReducer final : public collective::GradientReducer {
 
 // A rank with a network of float64, and the parts that a step of it needs.
 struct Rank {
-  explicit Rank(double max_grad_norm = 0, double learning_rate = 0.1) {
+  explicit Rank(double max_grad_norm = 0, double learning_rate = 0.1, int replica = 1) {
     nn::NetworkSpec spec;
     spec.name = "mlp";
     spec.input_shape = {2};
@@ -90,7 +90,7 @@ struct Rank {
     EXPECT_TRUE(reducer->prepare(layout, Deadline::after(10)));
     EXPECT_TRUE(parts.buckets->bind({reducer->buffer(0)}));
     sync.emplace(context, group, network, tensors, std::move(parts),
-                 BucketedGradientSync::Options{.max_grad_norm = max_grad_norm});
+                 BucketedGradientSync::Options{.max_grad_norm = max_grad_norm, .replicas = 2, .replica = replica});
   }
   RunnerParts parts(const BatchPlan& plan) { return {context, network, tensors, reader, plan, *sync}; }
   std::vector<double> gradients() const {
@@ -158,6 +158,43 @@ TEST(DataParallelRunner, MicroBatchesAddUpToTheBatch) {
   EXPECT_EQ(whole.metric_sum, parts.metric_sum);
   EXPECT_EQ(whole.staleness, 3);
   EXPECT_EQ(whole.target, -1);  // not emulated
+}
+
+TEST(BucketedGradientSync, ReportsTheFirstGradientThatIsNotFinite) {
+  for (const double value : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    for (const double weight : {6.0, 0.0}) {
+      Rank rank;
+      const Step step = *(*make_batch_plan()).next(1);
+      rank.sync->begin(step);
+      const nn::NamedTensor& last = rank.network.stage->parameters().back();
+      last.tensor.mutable_grad() = torch::full_like(last.tensor, value);
+      ASSERT_TRUE(rank.sync->start(step, weight));
+      Report report;
+      ASSERT_TRUE(rank.sync->wait(step, 10, report));
+      if (weight == 0) {
+        EXPECT_EQ(report.own_not_finite, 0) << "nobody uses it";
+      } else {
+        EXPECT_EQ(rank.sync->parameter_name(static_cast<std::size_t>(report.own_not_finite)), last.name);
+      }
+    }
+  }
+}
+
+// Each of two replicas looks at its half.
+TEST(BucketedGradientSync, ReportsWhatIsNotFiniteOnceItIsReduced) {
+  for (const int replica : {0, 1}) {
+    Rank rank(0, 0.1, replica);
+    const Step step = *(*make_batch_plan()).next(1);
+    rank.sync->begin(step);
+    ASSERT_TRUE(rank.sync->start(step, 6));
+    const auto bytes = rank.reducer->buffer(0);
+    auto* values = reinterpret_cast<double*>(bytes.data());
+    values[bytes.size() / sizeof(double) - 1] = std::numeric_limits<double>::infinity();  // of the last parameter
+    Report report;
+    ASSERT_TRUE(rank.sync->wait(step, 10, report));
+    EXPECT_EQ(report.own_not_finite, 0);
+    EXPECT_EQ(report.reduced_not_finite != 0, replica == 1);
+  }
 }
 
 TEST(DataParallelRunner, ARankWithoutSamplesTakesPartAllTheSame) {

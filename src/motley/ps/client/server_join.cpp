@@ -75,8 +75,8 @@ Result<std::unique_ptr<net::Connection>> ControlConnections::open(const ServerAd
 Status ControlConnections::connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline) {
   for (const ServerAddress& address : addresses) {
     MOTLEY_ASSIGN(auto control, open(address, kServerControl, deadline));
-    Server& server = servers_.emplace_back(
-        Server{address, fmt::format("server at {}", net::to_string(address.endpoint)), std::move(control)});
+    Server& server = servers_.emplace_back(Server{address, name_of(address), std::move(control)});
+    watch_.add(address);
     MOTLEY_ASSIGN(const auto message, receive_from(server, kServerInfo, deadline, "what it is"));
     MOTLEY_ASSIGN(const ServerInfo info, decode_server_info(message.payload));
     server.cores = info.cores;
@@ -116,6 +116,7 @@ Result<net::Message> ControlConnections::receive_from(Server& server, std::uint1
       return fail(ErrorCode::kTimeout, "{}: timeout after {:.3g} s of waiting for {}", server.name, deadline.allowed(),
                   what);
     }
+    MOTLEY_TRY(watch_.check());
     net::wait_for(server.control->descriptor(), POLLIN, std::min(50, deadline.remaining_milliseconds()));
   }
 }
@@ -134,7 +135,12 @@ Status ControlConnections::check() {
     }
   }
   if (verdict_) return fail(*verdict_);
-  return {};
+  return watch_.check();
+}
+
+Status ControlConnections::ask_whether_there() {
+  const std::lock_guard lock(mutex_);
+  return watch_.ask();
 }
 
 std::vector<int> ControlConnections::ask_for_missing() {

@@ -15,6 +15,7 @@
 #include "motley/net/region.h"
 #include "motley/net/session.h"
 #include "motley/ps/client/server_options.h"
+#include "motley/ps/client/server_watch.h"
 #include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/protocol/server_protocol.h"
 
@@ -39,7 +40,7 @@ class ControlConnections {
 
   // `job_suffix` as in ServerOptions. The session must outlive the connections.
   ControlConnections(net::Session& session, std::string job_suffix)
-      : session_(session), job_suffix_(std::move(job_suffix)) {}
+      : session_(session), job_suffix_(std::move(job_suffix)), watch_(session) {}
 
   // Once. Every server says what it is.
   Status connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline);
@@ -53,8 +54,11 @@ class ControlConnections {
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
   // The next message of this type; a server's word that the job has failed is an error. `what` is waited for.
   Result<net::Message> receive_from(Server& server, std::uint16_t type, const Deadline& deadline, const char* what);
-  // What servers have to say unasked, which is nothing as long as all goes well. The first error is final.
+  // For every turn of a wait: what servers have to say unasked, which is nothing as long as all goes well, and whether
+  // they are there. The first error is final.
   Status check();
+  // For a wait that was in vain although no rank is known to be late: whether they are there, asked at once.
+  Status ask_whether_there();
   // The ranks that the servers wait for, if they answer.
   std::vector<int> ask_for_missing();
   // Tells the servers that this rank leaves in order, unless it has failed. Nothing else is called after it.
@@ -67,6 +71,7 @@ class ControlConnections {
 
   net::Session& session_;
   const std::string job_suffix_;
+  ServerWatch watch_;
   std::vector<Server> servers_;
   std::mutex mutex_;
   std::optional<Error> verdict_;  // what a server said, or its loss: whoever asks again gets the same

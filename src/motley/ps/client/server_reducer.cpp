@@ -83,8 +83,10 @@ Result<collective::Outcome> ServerReducer::wait(int index, const Deadline& deadl
   MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
   const auto answer = path_->wait(index, deadline);
   if (!answer) {
+    const bool knows_nobody_late = answer.error().code == ErrorCode::kTimeout && answer.error().rank < 0;
+    const Status servers = knows_nobody_late ? controls_.ask_whether_there() : Status();
     controls_.set_failed();
-    return fail(answer.error());
+    return fail(servers ? answer.error() : servers.error());
   }
   bucket.under_way = false;
   collective::Outcome outcome{.total_weight = is_async() ? bucket.weight : answer->total_weight,

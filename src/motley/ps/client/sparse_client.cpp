@@ -31,7 +31,7 @@ std::vector<std::byte> make_frame(const Head& head, std::span<const std::uint64_
 }  // namespace
 
 SparseClient::SparseClient(net::Session& session, SparseClientOptions options)
-    : session_(session), options_(std::move(options)), step_(options_.step) {}
+    : session_(session), options_(std::move(options)), step_(options_.step), watch_(session) {}
 
 SparseClient::~SparseClient() {
   if (failure_) return;
@@ -82,7 +82,7 @@ Status SparseClient::connect(const Deadline& deadline) {
   claim.fingerprint = own.fingerprint;
   for (const ServerAddress& address : options_.servers) {
     Server server;
-    server.name = fmt::format("server at {}", net::to_string(address.endpoint));
+    server.name = name_of(address);
     MOTLEY_ASSIGN(server.connection, net::connect_to_host(address.endpoint, address.token, claim, deadline,
                                                           own.payload_checksum, [&] { return !session_.health(); }));
     const SparseOpen open = {.size = membership.size(),
@@ -95,6 +95,7 @@ Status SparseClient::connect(const Deadline& deadline) {
                              .keep_checkpoints = options_.keep_checkpoints,
                              .tables = options_.tables};
     server.connection->post_owned(kSparseOpen, 0, encode(open));
+    watch_.add(address);
     servers_.push_back(std::move(server));
   }
   return wait_until(deadline, "opening sparse tables", [&] {
@@ -279,6 +280,7 @@ Status SparseClient::wait_until(const Deadline& deadline, const std::string& ope
     if (server == servers_.size()) return {};
     if (const Status health = session_.health(); !health) return lose(health.error().within(operation));
     if (deadline.passed()) return lose(timeout(server, operation, deadline));
+    if (const Status there = watch_.check(); !there) return lose(there.error().within(operation));
     wait_for_sockets(deadline);
   }
 }
@@ -291,6 +293,9 @@ Error SparseClient::timeout(std::size_t index, const std::string& operation, con
   const Deadline answer = Deadline::after(kSparseAnswerSeconds);
   while (!server.missing && !answer.passed() && progress()) {
     wait_for_sockets(answer);
+  }
+  if (!server.missing) {
+    if (const Status there = watch_.ask(); !there) return there.error().within(operation);
   }
   const std::vector<int> ranks = server.missing.value_or(std::vector<int>());
   return {ErrorCode::kTimeout,

@@ -16,6 +16,7 @@
 #include "motley/net/handshake.h"
 #include "motley/net/wait_set.h"
 #include "motley/ps/client/server_options.h"
+#include "motley/ps/client/server_watch.h"
 #include "motley/ps/protocol/sparse_protocol.h"
 
 namespace motley::ps {
@@ -123,6 +124,7 @@ class SparseClient {
   std::int64_t saving_ = 0;  // the step of the last checkpoint
   SparseTraffic traffic_;
   std::vector<Server> servers_;
+  ServerWatch watch_;
   net::WaitSet waits_;
   Ticket next_ticket_ = 1;
   std::uint64_t next_frame_ = 1;

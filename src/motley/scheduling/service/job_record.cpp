@@ -81,6 +81,20 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   return {};
 }
 
+Result<std::vector<SubmittedJob>> parse_submitted_jobs(std::string_view body) {
+  try {
+    nlohmann::json json = parse_strict_json(body);
+    if (!json.is_object() || !json.contains("jobs")) json = {{"jobs", nlohmann::json::array({json})}};
+    std::vector<SubmittedJob> jobs;
+    JsonReader reader(json, "");
+    reader.required("jobs", jobs);
+    reader.finish();
+    return jobs;
+  } catch (const JsonReader::Problem& problem) {
+    return fail(ErrorCode::kInvalidInput, "{}", problem.what());
+  }
+}
+
 Job make_job(const SubmittedJob& submitted, double arrival, const std::vector<std::string>& types) {
   Job job;
   job.name = submitted.name;

@@ -89,6 +89,9 @@ void fields(Archive& archive, SubmittedJob& job) {
 // machines, all of them free.
 Status check(const SubmittedJob& job, const ClusterTopology& topology);
 
+// The body of POST /v1/jobs: a job, or {"jobs": [...]}. What a job says is not checked beyond its fields.
+Result<std::vector<SubmittedJob>> parse_submitted_jobs(std::string_view body);
+
 // As policies see it on machines with these types of devices: `arrival` in seconds of whatever clock.
 Job make_job(const SubmittedJob& job, double arrival, const std::vector<std::string>& types);
 

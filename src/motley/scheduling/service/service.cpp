@@ -117,21 +117,6 @@ Result<Json> drain_node(Controller& controller, const httplib::Request& request)
   return list_nodes(controller, request);
 }
 
-// A job, or {"jobs": [...]}.
-Result<std::vector<SubmittedJob>> jobs_in(const std::string& body) {
-  try {
-    nlohmann::json json = parse_strict_json(body);
-    if (!json.is_object() || !json.contains("jobs")) json = {{"jobs", nlohmann::json::array({json})}};
-    std::vector<SubmittedJob> jobs;
-    JsonReader reader(json, "");
-    reader.required("jobs", jobs);
-    reader.finish();
-    return jobs;
-  } catch (const JsonReader::Problem& problem) {
-    return fail(ErrorCode::kInvalidInput, "{}", problem.what());
-  }
-}
-
 // Says what fails, once for as long as it does; returns what it is.
 std::set<std::string> warn(const Controller& controller, const std::vector<Problem>& problems,
                            const std::set<std::string>& warned) {
@@ -249,7 +234,7 @@ void Service::route() {
     };
   };
   server.Post("/v1/jobs", [this](const httplib::Request& request, httplib::Response& response) {
-    const auto jobs = jobs_in(request.body);
+    const auto jobs = parse_submitted_jobs(request.body);
     if (!jobs) return refuse(response, jobs.error());
     answer_locked(request, response, true, [&](Controller& controller, const auto&) -> Result<Json> {
       MOTLEY_ASSIGN(const std::vector<int> ids, controller.submit(*jobs, wall_seconds()));

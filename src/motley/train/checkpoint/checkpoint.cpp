@@ -2,13 +2,32 @@
 
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
+#include "motley/serial/json_fields.h"
 #include "motley/train/checkpoint/renamed_keys.h"
 
+namespace motley::data {
+
+template <class Archive>
+void fields(Archive& archive, LedgerState& ledger) {
+  archive.required("seed", ledger.seed);
+  archive.required("epoch", ledger.epoch);
+  archive.required("cursor", ledger.cursor);
+  archive.required("size", ledger.size, NumberIs{.min = 1});
+}
+
+}  // namespace motley::data
+
 namespace motley::train {
+
+template <class Archive>
+void fields(Archive& archive, Manifest::File& file) {
+  archive.required("bytes", file.bytes);
+  archive.required("crc32c", file.crc32c);
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -17,6 +36,41 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kPrefix = "step-";
 constexpr const char* kManifest = "manifest.json";
 constexpr int kStateVersion = 2;
+constexpr int kManifestVersion = 1;
+constexpr double kLargest = 1LL << 53;  // that JSON readers take exactly
+
+// What is in the two JSON files.
+struct StateFields {
+  SavedState state = {};
+  Json batch_split = {};
+  Json stage_batch_splits = {};
+};
+
+template <class Archive>
+void fields(Archive& archive, StateFields& it) {
+  SavedState& state = it.state;
+  archive.version(kStateVersion, kRenamedFields);
+  archive.required("step", state.step, NumberIs::between(0, kLargest));
+  archive.required("ledger", state.ledger);
+  archive.required("evaluated_step", state.evaluated_step);
+  archive.required("next_evaluation", state.next_evaluation, NumberIs{.min = -1});
+  archive.required("samples_lost_or_duplicated", state.not_used_once);
+  archive.optional("batch_split", it.batch_split);
+  archive.optional("stage_batch_splits", it.stage_batch_splits);
+  archive.optional("embedding_servers", state.table_servers);
+}
+
+struct ManifestFields {
+  std::int64_t step = 0;
+  Json files = {};
+};
+
+template <class Archive>
+void fields(Archive& archive, ManifestFields& manifest) {
+  archive.version(kManifestVersion);
+  archive.required("step", manifest.step);
+  archive.required("files", manifest.files);
+}
 
 // Steps that have a finished folder, newest first.
 std::vector<std::int64_t> checkpointed_steps(const fs::path& folder) {
@@ -41,45 +95,30 @@ fs::path make_folder_path(const fs::path& folder, std::int64_t step) {
 
 Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
   const fs::path own = make_folder_path(folder, step);
-  MOTLEY_ASSIGN(const std::string text, read_file(own / kManifest, 1 << 20));
-  const Json manifest = Json::parse(text, nullptr, false);
-  const auto damaged = [&](const std::string& name, const std::string& what) {
-    return fail(ErrorCode::kCorrupt, "checkpoint '{}' is damaged: {} {}", own.string(), name, what);
+  const auto damaged = [&](const std::string& what) {
+    return fail(ErrorCode::kCorrupt, "checkpoint '{}' is damaged: {}", own.string(), what);
   };
-  std::map<std::string, std::pair<std::size_t, std::uint32_t>> entries;  // bytes and checksum
-  try {
-    if (manifest.at("version").get<int>() != 1) {
-      return damaged(kManifest, "is not of version 1");
-    }
-    for (const auto& [name, entry] : manifest.at("files").items()) {
-      entries[name] = {entry.at("bytes").get<std::size_t>(), entry.at("crc32c").get<std::uint32_t>()};
-    }
-  } catch (const Json::exception&) {
-    return damaged(kManifest, "is not a manifest");
-  }
-  for (const char* name : {kWeightsFile, kOptimizerFile, kStateFile, kAuditFile}) {
-    if (!entries.contains(name)) {
-      return damaged(kManifest, fmt::format("does not name {}", name));
-    }
-  }
+  MOTLEY_ASSIGN(const std::string text, read_file(own / kManifest, 1 << 20));
+  const Result<Manifest> manifest = parse_manifest(text);
+  if (!manifest) return damaged(manifest.error().message);
+  if (manifest->step != step) return damaged(fmt::format("{} is of step {}", kManifest, manifest->step));
   Checkpoint checkpoint{step, {}};
-  for (const auto& [name, written] : entries) {
-    const auto [bytes, crc] = written;
-    if (name.find('/') != std::string::npos) {
-      return damaged(kManifest, "names a file outside the checkpoint");
-    }
+  for (const auto& [name, written] : manifest->files) {
     Result<std::string> content = read_file(own / name);
     if (!content) {
-      return damaged(name, "cannot be read: " + content.error().message);
+      return damaged(fmt::format("{} cannot be read: {}", name, content.error().message));
     }
-    if (content->size() != bytes) {
-      return damaged(name, fmt::format("has {} bytes, {} were written", content->size(), bytes));
+    if (content->size() != written.bytes) {
+      return damaged(fmt::format("{} has {} bytes, {} were written", name, content->size(), written.bytes));
     }
-    if (crc32c(*content) != crc) {
-      return damaged(name, "does not match its checksum");
+    if (crc32c(*content) != written.crc32c) {
+      return damaged(fmt::format("{} does not match its checksum", name));
     }
     checkpoint.files[name] = std::move(*content);
   }
+  const Result<SavedState> state = parse_state(checkpoint.files[kStateFile]);
+  if (!state) return damaged(state.error().message);
+  if (state->step != step) return damaged(fmt::format("{} is of step {}", kStateFile, state->step));
   return checkpoint;
 }
 
@@ -92,13 +131,12 @@ Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, in
   fs::remove_all(aside, ignored);
   MOTLEY_TRY(make_folders(aside));
   const Status written = [&]() -> Status {
-    Json files = Json::object();
+    Manifest manifest{checkpoint.step, {}};
     for (const auto& [name, content] : checkpoint.files) {
       MOTLEY_TRY(write_file(aside / name, content));
-      files[name] = {{"bytes", content.size()}, {"crc32c", crc32c(content)}};
+      manifest.files[name] = {content.size(), crc32c(content)};
     }
-    const Json manifest = {{"version", 1}, {"step", checkpoint.step}, {"files", files}};
-    MOTLEY_TRY(write_file(aside / kManifest, manifest.dump(2) + "\n"));
+    MOTLEY_TRY(write_file(aside / kManifest, format_manifest(manifest)));
     fs::remove_all(own, ignored);
     return rename_durably(aside, own);
   }();
@@ -135,46 +173,58 @@ Result<Checkpoint> read_newest_checkpoint(const fs::path& folder) {
 }
 
 std::string format_state(const SavedState& state) {
-  Json json = {{"version", kStateVersion},
-               {"step", state.step},
-               {"ledger",
-                {{"seed", state.ledger.seed},
-                 {"epoch", state.ledger.epoch},
-                 {"cursor", state.ledger.cursor},
-                 {"size", state.ledger.size}}},
-               {"evaluated_step", state.evaluated_step},
-               {"next_evaluation", state.next_evaluation},
-               {"samples_lost_or_duplicated", state.not_used_once}};
-  if (!state.partition.empty()) json["batch_split"] = Json::parse(state.partition);
-  if (!state.stage_split.empty()) json["stage_batch_splits"] = Json::parse(state.stage_split);
-  if (state.table_servers > 0) json["embedding_servers"] = state.table_servers;
-  return json.dump(2) + "\n";
+  StateFields written{state};
+  if (!state.partition.empty()) written.batch_split = Json::parse(state.partition);
+  if (!state.stage_split.empty()) written.stage_batch_splits = Json::parse(state.stage_split);
+  return write_json(written);
 }
 
-Result<SavedState> parse_state(const std::string& text) {
-  try {
-    const Json json = Json::parse(text);
-    if (json.at("version").get<int>() != kStateVersion) {
-      return fail(ErrorCode::kInvalidInput,
-                  "the checkpoint's state.json has version {}; this Motley reads version {}, in which {}",
-                  json.at("version").dump(), kStateVersion, to_string(kRenamedFields));
-    }
-    SavedState state;
-    json.at("step").get_to(state.step);
-    json.at("ledger").at("seed").get_to(state.ledger.seed);
-    json.at("ledger").at("epoch").get_to(state.ledger.epoch);
-    json.at("ledger").at("cursor").get_to(state.ledger.cursor);
-    json.at("ledger").at("size").get_to(state.ledger.size);
-    if (json.contains("batch_split")) state.partition = json.at("batch_split").dump();
-    if (json.contains("stage_batch_splits")) state.stage_split = json.at("stage_batch_splits").dump();
-    if (json.contains("embedding_servers")) json.at("embedding_servers").get_to(state.table_servers);
-    json.at("evaluated_step").get_to(state.evaluated_step);
-    json.at("next_evaluation").get_to(state.next_evaluation);
-    json.at("samples_lost_or_duplicated").get_to(state.not_used_once);
-    return state;
-  } catch (const nlohmann::json::exception& problem) {
-    return fail(ErrorCode::kCorrupt, "the checkpoint's state.json cannot be read: {}", problem.what());
+Result<SavedState> parse_state(std::string_view text) {
+  MOTLEY_ASSIGN(StateFields read, parse_json<StateFields>(text, kStateFile));
+  SavedState& state = read.state;
+  const auto refuse = [](const char* field, const auto& value, const std::string& accepted) {
+    return fail(ErrorCode::kInvalidInput, "{}: field '{}' is {}; accepted is {}", kStateFile, field, value, accepted);
+  };
+  const data::LedgerState& ledger = state.ledger;
+  if (ledger.cursor >= ledger.size) {
+    return refuse("ledger.cursor", ledger.cursor,
+                  fmt::format("0 to {}, as ledger.size is {}", ledger.size - 1, ledger.size));
   }
+  // A step stays within an epoch.
+  if (ledger.epoch > static_cast<std::uint64_t>(state.step)) {
+    return refuse("ledger.epoch", ledger.epoch, fmt::format("0 to {}, the steps done", state.step));
+  }
+  if (state.evaluated_step > state.step) {
+    return refuse("evaluated_step", state.evaluated_step, fmt::format("0 to {}, the steps done", state.step));
+  }
+  if (!read.batch_split.is_null()) state.partition = read.batch_split.dump();
+  if (!read.stage_batch_splits.is_null()) state.stage_split = read.stage_batch_splits.dump();
+  return state;
+}
+
+std::string format_manifest(const Manifest& manifest) {
+  ManifestFields written{manifest.step, Json::object()};
+  for (auto [name, file] : manifest.files) written.files[name] = JsonWriter::written(file);
+  return write_json(written);
+}
+
+Result<Manifest> parse_manifest(std::string_view text) {
+  MOTLEY_ASSIGN(const ManifestFields read, parse_json<ManifestFields>(text, kManifest));
+  Manifest manifest{read.step, {}};
+  for (const auto& [name, file] : read.files.items()) {
+    if (name.find('/') != std::string::npos) {
+      return fail(ErrorCode::kInvalidInput, "{}: field 'files' names '{}'; accepted are files of the checkpoint",
+                  kManifest, name);
+    }
+    MOTLEY_ASSIGN(manifest.files[name],
+                  parse_json<Manifest::File>(file.dump(), fmt::format("{}: files.{}", kManifest, name)));
+  }
+  for (const char* name : {kWeightsFile, kOptimizerFile, kStateFile, kAuditFile}) {
+    if (!manifest.files.contains(name)) {
+      return fail(ErrorCode::kInvalidInput, "{}: field 'files' does not name {}", kManifest, name);
+    }
+  }
+  return manifest;
 }
 
 }  // namespace motley::train

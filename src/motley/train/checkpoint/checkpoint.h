@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "motley/base/result.h"
 #include "motley/data/local/ledger.h"
@@ -33,8 +34,8 @@ Status write_checkpoint(const std::filesystem::path& folder, const Checkpoint& c
 // Whether there is any, good or damaged.
 bool holds_checkpoint(const std::filesystem::path& folder);
 
-// The newest checkpoint whose files all match their manifest; warns of each damaged one that is passed over.
-// kInvalidInput when there is none at all, kCorrupt when all are damaged.
+// The newest checkpoint whose files all match their manifest, and from whose state a run can go on; warns of each
+// damaged one that is passed over. kInvalidInput when there is none at all, kCorrupt when all are damaged.
 Result<Checkpoint> read_newest_checkpoint(const std::filesystem::path& folder);
 
 // state.json: where the run stands, beside weights and optimizer.
@@ -49,7 +50,22 @@ struct SavedState {
   std::int64_t not_used_once = 0;  // samples, over the epochs that ended
 };
 
+// parse_state refuses what format_state did not write of a run: numbers out of range, or that contradict each other.
 std::string format_state(const SavedState& state);
-Result<SavedState> parse_state(const std::string& text);
+Result<SavedState> parse_state(std::string_view text);
+
+// manifest.json: what the other files are, as they were written.
+struct Manifest {
+  struct File {
+    std::uint64_t bytes = 0;
+    std::uint32_t crc32c = 0;
+    bool operator==(const File&) const = default;
+  };
+  std::int64_t step = 0;
+  std::map<std::string, File> files;
+  bool operator==(const Manifest&) const = default;
+};
+std::string format_manifest(const Manifest& manifest);
+Result<Manifest> parse_manifest(std::string_view text);
 
 }  // namespace motley::train

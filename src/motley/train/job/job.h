@@ -127,8 +127,9 @@ struct ExecutionSpec {
 
 // How long others are waited for, key deadline.
 struct DeadlineSpec {
-  double join = 60;  // seconds
-  double step = 60;  // seconds
+  double join = 60;     // seconds
+  double step = 60;     // seconds
+  double silence = 10;  // seconds
 };
 
 // How gradients are synchronised, key gradient_sync.

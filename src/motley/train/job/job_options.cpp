@@ -186,6 +186,12 @@ const OptionTable<ExecutionSpec> kExecutionOptions = {
 const OptionTable<DeadlineSpec> kDeadlineOptions = {
     {{"join", kSeconds, "how long workers may take to appear", 0.1, 86400}, &DeadlineSpec::join},
     {{"step", kSeconds, "how long a worker may be waited for within a step", 0.1, 86400}, &DeadlineSpec::step},
+    {{"silence", kSeconds,
+      "how long a worker or parameter server may give no sign of life before it counts as lost; each worker gives one "
+      "a "
+      "second, however busy it is",
+      1, 86400},
+     &DeadlineSpec::silence},
 };
 
 const OptionTable<GradientSyncSpec> kGradientSyncOptions = {

@@ -369,7 +369,7 @@ class Launch {
       interrupted_ = true;
       std::fprintf(stderr, "motley: stopping after this step, with a checkpoint (again to stop at once)\n");
       for (const Worker& worker : workers_) worker.signal(SIGINT);
-      kill_at_ = std::min(kill_at_, monotonic_seconds() + 4 * options_.grace_seconds);
+      kill_at_ = std::min(kill_at_, monotonic_seconds() + options_.stop_seconds);
     }
     if (options_.stop && options_.stop->stop_requested()) {
       interrupted_ = true;

@@ -19,8 +19,9 @@ struct LaunchOptions {
   std::vector<std::string> worker_arguments;  // after the words of the program
   std::vector<std::string> server_arguments;  // of a parameter server to start first; none: no server
   int workers = 1;
-  double grace_seconds = 15;  // how long the others may take to end after the first failure or a stop
-  bool quiet = false;         // logs go to the files only
+  double grace_seconds = 3;                         // how long the others may take to end after the first failure
+  double stop_seconds = 60;                         // and all of them after a stop, with a checkpoint written
+  bool quiet = false;                               // logs go to the files only
   std::optional<Deadline> deadline = std::nullopt;  // by which all must have ended; none: they take their time
   // Where the caller takes the user's signals itself: a stop by it ends all workers at once.
   std::optional<std::stop_token> stop = std::nullopt;

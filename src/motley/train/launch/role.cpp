@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
 #include "motley/base/os/file.h"
+#include "motley/serial/json_fields.h"
 
 namespace motley::train {
 namespace {
@@ -51,22 +51,6 @@ Result<std::optional<Secret>> configured_secret(const Role& role) {
   return std::optional<Secret>(std::move(secret));
 }
 
-// What rank 0 tells the others.
-struct RendezvousPoint {
-  net::Endpoint endpoint;
-  std::string secret_hex;  // "": all ranks have it
-};
-
-std::string to_text(const net::Endpoint& bound, const std::string& secret_hex, const std::string& job_id) {
-  return nlohmann::json{{"host", bound.host}, {"port", bound.port}, {"secret", secret_hex}, {"job", job_id}}.dump();
-}
-
-std::optional<RendezvousPoint> from_text(const std::string& text, const std::string& job_id) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded() || json.value("job", "") != job_id) return std::nullopt;
-  return RendezvousPoint{{json.value("host", ""), json.value("port", std::uint16_t{0})}, json.value("secret", "")};
-}
-
 // Our launcher, and mpirun and srun on one machine: rank 0 writes its address and the generated secret into a file that
 // only this user may read; the others wait for the file of this start.
 Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::path& folder,
@@ -76,26 +60,29 @@ Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::
     Secret secret = Secret::generate();
     options.publish = [file, hex = secret.hex(), id = role.job_id](const net::Endpoint& bound) -> Status {
       const mode_t before = ::umask(0077);
-      Status written = write_file(file, to_text(bound, hex, id));
+      Status written = write_file(file, write_json_line(RendezvousPoint{bound.host, bound.port, hex, id}));
       ::umask(before);
       return written;
     };
     return secret;
   }
   const Deadline deadline = Deadline::after(options.join_seconds);
+  std::string found = "nothing";
   while (!deadline.passed()) {
     if (const Result<std::string> text = read_file(file, 4096)) {
-      if (const auto point = from_text(*text, role.job_id)) {
-        options.rendezvous = point->endpoint;
-        return Secret::from_text(point->secret_hex, "rank 0's secret");
+      const auto point = parse_rendezvous(*text);
+      if (point && point->job == role.job_id) {
+        options.rendezvous = {point->host, point->port};
+        return Secret::from_text(point->secret, "rank 0's secret");
       }
+      found = point ? fmt::format("that of job '{}'", point->job) : point.error().message;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  return fail(
-      ErrorCode::kTimeout,
-      "rank {} waited {:.0f} s for rank 0 to write '{}' (both need the same run folder; give it with --run-directory)",
-      role.rank, options.join_seconds, file.string());
+  return fail(ErrorCode::kTimeout,
+              "rank {} waited {:.0f} s for rank 0 to write '{}' (both need the same run folder; give it with "
+              "--run-directory), and found {}",
+              role.rank, options.join_seconds, file.string(), found);
 }
 
 // torchrun's agent owns MASTER_PORT with its key-value store; rank 0 publishes its address and secret there.
@@ -116,7 +103,7 @@ Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional
     Secret secret = configured ? *configured : Secret::generate();
     options.publish = [store, key, hex = configured ? std::string() : secret.hex(),
                        id = role.job_id](const net::Endpoint& bound) -> Status {
-      const Status set = store->set(key, to_text(bound, hex, id));
+      const Status set = store->set(key, write_json_line(RendezvousPoint{bound.host, bound.port, hex, id}));
       if (set) return {};
       return fail(ErrorCode::kIo, "cannot publish rank 0's address in torchrun's store: {}", set.error().message);
     };
@@ -124,13 +111,13 @@ Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional
   }
   const Result<std::string> text = store->get(key);
   if (!text) return unreachable(text.error());
-  const auto point = from_text(*text, role.job_id);
-  if (!point) {
-    return fail(ErrorCode::kCorrupt, "rank 0 published an address that cannot be read in torchrun's store at {}:{}",
-                endpoint.host, port);
+  const auto point = parse_rendezvous(*text);
+  if (!point || point->job != role.job_id) {
+    return fail(ErrorCode::kCorrupt, "rank 0 published an address that cannot be read in torchrun's store at {}:{}: {}",
+                endpoint.host, port, point ? fmt::format("it is of job '{}'", point->job) : point.error().message);
   }
-  options.rendezvous = point->endpoint;
-  return configured ? *configured : Secret::from_text(point->secret_hex, "rank 0's secret");
+  options.rendezvous = {point->host, point->port};
+  return configured ? *configured : Secret::from_text(point->secret, "rank 0's secret");
 }
 
 // The address file: an endpoint a rank, in rank order.
@@ -167,6 +154,10 @@ Error secret_needed(const std::string& where) {
 }
 
 }  // namespace
+
+Result<RendezvousPoint> parse_rendezvous(std::string_view text) {
+  return parse_json<RendezvousPoint>(text, "rendezvous.json");
+}
 
 Result<Role> detect_role() {
   if (environment("MOTLEY_RANK")) {

@@ -7,7 +7,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include "motley/base/fields.h"
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
 #include "motley/net/session.h"
@@ -29,6 +31,25 @@ Result<Role> detect_role();
 // A line a rank, "host" or "host:port"; '#' starts a comment. The first line's port is where the ranks meet (default
 // 29400). `rank` is this process's line, counted from 0.
 Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank);
+
+// rendezvous.json, and what rank 0 publishes in torchrun's store: where the other ranks meet it.
+struct RendezvousPoint {
+  std::string host;
+  std::uint16_t port = 0;
+  std::string secret;  // as hex; empty: all ranks have it
+  std::string job;     // the id of the start
+  bool operator==(const RendezvousPoint&) const = default;
+};
+
+template <class Archive>
+void fields(Archive& archive, RendezvousPoint& point) {
+  archive.required("host", point.host, kNotEmpty);
+  archive.required("port", point.port, NumberIs::between(1, 65535));
+  archive.required("secret", point.secret);
+  archive.required("job", point.job);
+}
+
+Result<RendezvousPoint> parse_rendezvous(std::string_view text);
 
 int available_cores();
 // Binds this process to the cores that the cluster file gives the worker; to none where it gives none.

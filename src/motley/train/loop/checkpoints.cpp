@@ -5,7 +5,16 @@ namespace motley::train {
 Result<Checkpoint> Checkpoints::gather(const RunState& state) const {
   const RunProgress& progress = state.progress;
   MOTLEY_ASSIGN(const data::UseCounts merged, state.audit.merge(context_));
-  MOTLEY_ASSIGN(std::string weights, state.model.weights(progress.step));
+  Result<std::string> weights = state.model.weights(progress.step);
+  if (!weights && weights.error().code == ErrorCode::kDiverged) {
+    return fail(ErrorCode::kDiverged,
+                "after step {} {}, so that no checkpoint is made of them; {}. A lower optimizer.learning_rate, "
+                "lr_scheduler.warmup_steps or max_grad_norm helps",
+                progress.step, weights.error().message,
+                progress.saved_step > 0 ? fmt::format("the last one is intact (step {})", progress.saved_step)
+                                        : "none was written yet");
+  }
+  if (!weights) return fail(weights.error());
   MOTLEY_ASSIGN(std::string optimizer, state.model.optimizer(progress.step));
   Checkpoint checkpoint{progress.step, {}};
   if (context_.writes()) {
@@ -16,7 +25,7 @@ Result<Checkpoint> Checkpoints::gather(const RunState& state) const {
     saved.evaluated_step = progress.evaluated_step;
     saved.next_evaluation = progress.next_evaluation;
     saved.not_used_once = state.audit.not_used_once();
-    checkpoint.files[kWeightsFile] = std::move(weights);
+    checkpoint.files[kWeightsFile] = std::move(*weights);
     checkpoint.files[kOptimizerFile] = std::move(optimizer);
     checkpoint.files[kAuditFile] = merged.serialise();
     checkpoint.files[kStateFile] = format_state(saved);

@@ -74,6 +74,9 @@ class GradientSync {
   // The optimizer's step, of clipped gradients where they are to be; nothing where servers take it. Collective.
   virtual Status update(const Step& step) = 0;
 
+  // Of the number that a report has for it.
+  virtual std::string parameter_name(std::size_t number) const = 0;
+
   // Whether ranks may be at different steps.
   virtual bool is_async() const = 0;
   virtual std::uint64_t bytes_sent() const = 0;  // so far

@@ -52,6 +52,10 @@ struct Report {
   double rows_cached = 0;
   double rows_prefetched = 0;
   double fetched = 0;  // seconds of `waited` that were for a data server
+  // The first parameter whose gradient is not finite, counted from 1, and the first of which that is so, or of its
+  // weights where servers take the optimizer's step, once all ranks' are reduced; 0: none.
+  double own_not_finite = 0;
+  double reduced_not_finite = 0;
 };
 
 // A step that this rank has done, and all have not met since.

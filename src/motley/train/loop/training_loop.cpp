@@ -63,9 +63,9 @@ Result<bool> TrainingLoop::step() {
     MOTLEY_TRY(audit());
   }
   if (const double done = parts_.plan->epochs_at(parts_.plan->ledger().cursor); evaluation_is_due(done)) {
-    while (evaluation_is_due(done)) {
-      progress_.next_evaluation += options_.evaluate_every_epochs;
-    }
+    // Several may have become due at once.
+    const double behind = (done + 1e-9 - progress_.next_evaluation) / options_.evaluate_every_epochs;
+    progress_.next_evaluation += options_.evaluate_every_epochs * (std::max(0.0, std::floor(behind)) + 1);
     MOTLEY_TRY(evaluate());
   }
   const Report& first = reports.back().front();
@@ -113,18 +113,51 @@ Result<AllReports> TrainingLoop::exchange_reports() {
   context_.set_phase(progress_.step, "gathering times");
   MOTLEY_ASSIGN(AllReports all, gather_reports(context_.group, unreported_, context_.step_deadline()));
   for (std::size_t i = 0; i < all.size(); ++i) {
-    for (std::size_t rank = 0; rank < all[i].size(); ++rank) {
-      if (!std::isfinite(all[i][rank].loss_sum)) {
-        return fail(ErrorCode::kDiverged,
-                    "the loss is {} in step {} on rank {}; the last checkpoint is intact ({}). A lower "
-                    "optimizer.learning_rate, lr_scheduler.warmup_steps or max_grad_norm helps",
-                    all[i][rank].loss_sum, unreported_[i].step.number, rank,
-                    progress_.saved_step > 0 ? fmt::format("step {}", progress_.saved_step) : "none was written yet");
-      }
-    }
+    MOTLEY_TRY(check_finite(unreported_[i].step, all[i]));
     MOTLEY_TRY(parts_.emulation->check(unreported_[i].step, all[i]));
   }
   return all;
+}
+
+// A step that is not finite ends the run on all ranks alike. What is named first is what came first: a loss, then a
+// rank's own gradient, then the one of all ranks.
+Status TrainingLoop::check_finite(const Step& step, const std::vector<Report>& reports) const {
+  const auto diverged = [&](const std::string& what) {
+    // A run that goes on from a checkpoint begins with the very step that followed it.
+    const std::string checkpoint =
+        progress_.saved_step == 0 ? "no checkpoint was written yet"
+        : progress_.saved_step + 1 < step.number
+            ? fmt::format("the last checkpoint is intact (step {})", progress_.saved_step)
+            : fmt::format(
+                  "the last checkpoint (step {}) is what this step began with: without its folder, --resume goes "
+                  "on from the one before",
+                  progress_.saved_step);
+    return fail(ErrorCode::kDiverged,
+                "{}; {}. A lower optimizer.learning_rate, lr_scheduler.warmup_steps or max_grad_norm helps", what,
+                checkpoint);
+  };
+  const auto name_parameter = [&](std::size_t rank, double number) {
+    const bool is_own = static_cast<int>(rank) == context_.rank;
+    return broadcast_text(context_.group,
+                          is_own ? parts_.sync->parameter_name(static_cast<std::size_t>(number)) : std::string(),
+                          static_cast<int>(rank), context_.step_deadline());
+  };
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (std::isfinite(reports[rank].loss_sum)) continue;
+    return diverged(fmt::format("the loss is {} in step {} on rank {}", reports[rank].loss_sum, step.number, rank));
+  }
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].own_not_finite == 0) continue;
+    MOTLEY_ASSIGN(const std::string name, name_parameter(rank, reports[rank].own_not_finite));
+    return diverged(fmt::format("the gradient of '{}' is not finite in step {} on rank {}", name, step.number, rank));
+  }
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].reduced_not_finite == 0) continue;
+    MOTLEY_ASSIGN(const std::string name, name_parameter(rank, reports[rank].reduced_not_finite));
+    return diverged(fmt::format("the gradient of '{}' over all ranks is not finite in step {}, although each rank's is",
+                                name, step.number));
+  }
+  return {};
 }
 
 void TrainingLoop::record_times(const Step& step, const std::vector<Report>& reports, double gathered,

@@ -45,13 +45,14 @@ class TrainingLoop {
       : options_(std::move(options)), context_(context), parts_(parts), progress_(progress) {}
 
   // From the step after that of `progress` on. kInterrupted where a rank was asked to stop, with a checkpoint written;
-  // kDiverged where a loss is no number.
+  // kDiverged where a loss or a gradient is not finite, before the optimizer's step.
   Status run();
 
  private:
   Result<bool> step();
   Status compute(const Step& step);
   Result<AllReports> exchange_reports();
+  Status check_finite(const Step& step, const std::vector<Report>& reports) const;
   void record_times(const Step& step, const std::vector<Report>& reports, double gathered, double ended) const;
   Status learn_from(const AllReports& reports, double ended);
   bool synchronises_in(const Step& step) const;

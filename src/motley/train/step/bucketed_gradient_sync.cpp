@@ -4,12 +4,21 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "motley/kernels/finite.h"
+
 namespace motley::train {
 namespace {
 
 // A parameter's values in a bucket of a server's flat arrays.
 torch::Tensor view(const nn::GradientBuckets::Place& place, const float* bucket) {
   return torch::from_blob(const_cast<float*>(bucket) + place.offset, place.parameter.tensor.sizes(), torch::kFloat32);
+}
+
+bool all_finite(std::span<const std::byte> values, at::ScalarType type) {
+  if (type == at::kDouble) {
+    return kernels::all_finite({reinterpret_cast<const double*>(values.data()), values.size() / sizeof(double)});
+  }
+  return kernels::all_finite({reinterpret_cast<const float*>(values.data()), values.size() / sizeof(float)});
 }
 
 }  // namespace
@@ -86,7 +95,45 @@ Status BucketedGradientSync::fetch(int bucket) const {
   });
 }
 
+// The first parameter in a bucket's values that is not finite, counted from 1; 0: there is none.
+std::size_t BucketedGradientSync::find_not_finite(int bucket, std::span<const std::byte> values) const {
+  if (network_.is_synthetic || all_finite(values, parts_.buckets->dtype())) return 0;
+  const auto& places = parts_.buckets->places();
+  for (std::size_t number = 0; number < places.size(); ++number) {
+    const auto& [parameter, own_bucket, offset] = places[number];
+    const std::size_t width = parameter.tensor.element_size();
+    if (own_bucket != bucket) continue;
+    if (!all_finite(values.subspan(static_cast<std::size_t>(offset) * width,
+                                   static_cast<std::size_t>(parameter.tensor.numel()) * width),
+                    parts_.buckets->dtype())) {
+      return number + 1;
+    }
+  }
+  return 0;
+}
+
+// The same of what is reduced: gradients, or weights that servers sent. All replicas have the same, so each looks at
+// its share.
+std::size_t BucketedGradientSync::check_reduced(int bucket) const {
+  const auto values = served_state_ ? std::as_bytes(server_->weights(bucket))
+                                    : std::span<const std::byte>(parts_.method.reducer->buffer(bucket));
+  const std::size_t width = at::elementSize(parts_.buckets->dtype());
+  const std::size_t elements = values.size() / width;
+  const auto replicas = static_cast<std::size_t>(options_.replicas);
+  const auto replica = static_cast<std::size_t>(options_.replica);
+  const std::size_t begin = elements * replica / replicas * width;
+  const std::size_t end = elements * (replica + 1) / replicas * width;
+  const bool is_finite =
+      network_.is_synthetic || all_finite(values.subspan(begin, end - begin), parts_.buckets->dtype());
+  return is_finite ? 0 : find_not_finite(bucket, values);
+}
+
+std::string BucketedGradientSync::parameter_name(std::size_t number) const {
+  return parts_.buckets->places().at(number - 1).parameter.name;
+}
+
 void BucketedGradientSync::begin(const Step& step) {
+  own_not_finite_ = 0;
   if (server_ != nullptr) {
     server_->set_learning_rate(step.learning_rate);
     server_->begin_step(step.window.size(), step.synchronises);
@@ -104,6 +151,10 @@ void BucketedGradientSync::arm(const Step& step, double weight, std::function<vo
   parts_.buckets->arm(
       [this, number = static_cast<std::uint64_t>(step.number), weight, on_bucket = std::move(on_bucket)](int bucket) {
         on_bucket(bucket);
+        // While it is still in the cache; one of no weight is not used.
+        if (weight > 0 && own_not_finite_ == 0) {
+          own_not_finite_ = find_not_finite(bucket, parts_.method.reducer->buffer(bucket));
+        }
         return parts_.method.reducer->start(number, bucket, weight);
       });
 }
@@ -112,9 +163,11 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
   MOTLEY_TRY(tensors_.finish_step(report));
   context_.set_phase(step.number, "gradient synchronisation");
   const Deadline deadline = Deadline::after(seconds);
+  report.own_not_finite = static_cast<double>(own_not_finite_);
   for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) {
     MOTLEY_ASSIGN(const collective::Outcome outcome, parts_.method.reducer->wait(bucket, deadline));
     report.staleness = std::max<double>(report.staleness, outcome.staleness);
+    if (report.reduced_not_finite == 0) report.reduced_not_finite = static_cast<double>(check_reduced(bucket));
     MOTLEY_TRY(fetch(bucket));
   }
   if (parts_.tied) {

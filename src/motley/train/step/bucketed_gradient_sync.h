@@ -30,6 +30,7 @@ class BucketedGradientSync final : public GradientSync {
   struct Options {
     double max_grad_norm = 0;  // 0: gradients are not clipped
     int replicas = 1;          // ranks that compute these layers
+    int replica = 0;           // which of them this one is
     bool is_planned = false;   // other ranks compute other layers
   };
   // `peers` are the ranks that compute the same layers. All that is referred to must outlive this object.
@@ -50,6 +51,7 @@ class BucketedGradientSync final : public GradientSync {
   void scale(double factor) override { parts_.buckets->scale(factor); }
   Status wait(const Step& step, double seconds, Report& report) override;
   Status update(const Step& step) override;
+  std::string parameter_name(std::size_t number) const override;
   bool is_async() const override { return server_ != nullptr && server_->is_async(); }
   std::uint64_t bytes_sent() const override { return parts_.method.reducer->bytes_sent(); }
 
@@ -65,6 +67,8 @@ class BucketedGradientSync final : public GradientSync {
 
  private:
   Status fetch(int bucket) const;
+  std::size_t find_not_finite(int bucket, std::span<const std::byte> values) const;
+  std::size_t check_reduced(int bucket) const;
   Status clip() const;
 
   const RankContext& context_;
@@ -75,6 +79,7 @@ class BucketedGradientSync final : public GradientSync {
   ps::ServerOptimizer* const server_;  // null where each rank takes the optimizer's step itself
   const Options options_;
   double update_seconds_ = 0;
+  std::size_t own_not_finite_ = 0;  // in this step, as in Report
   std::optional<nn::BatchNormAverage> batch_norm_;
   std::optional<std::vector<std::string>> served_state_;  // once servers have the weights: an array's field, in order
 };

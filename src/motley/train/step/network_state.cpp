@@ -51,7 +51,10 @@ Result<std::string> NetworkState::collect(std::int64_t step, const std::function
 }
 
 Result<std::string> NetworkState::weights(std::int64_t step) {
-  return collect(step, [&]() -> Result<nn::NamedTensors> { return parts_.network.stage->state(); });
+  return collect(step, [&]() -> Result<nn::NamedTensors> {
+    if (!parts_.network.is_synthetic) MOTLEY_TRY(nn::check_weights(parts_.network.stage->parameters()));
+    return parts_.network.stage->state();
+  });
 }
 
 Result<std::string> NetworkState::optimizer(std::int64_t step) {

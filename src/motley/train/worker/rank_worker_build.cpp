@@ -152,9 +152,12 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
     memory.push_back(reducer.buffer(bucket));
   }
   MOTLEY_TRY(parts.buckets->bind(memory));
-  replica_->sync = std::make_unique<BucketedGradientSync>(
-      *context_, peer_group(), local, *replica_->tensors, std::move(parts),
-      BucketedGradientSync::Options{job_.max_grad_norm, peers().membership().size(), layout_.has_value()});
+  replica_->sync =
+      std::make_unique<BucketedGradientSync>(*context_, peer_group(), local, *replica_->tensors, std::move(parts),
+                                             BucketedGradientSync::Options{.max_grad_norm = job_.max_grad_norm,
+                                                                           .replicas = peers().membership().size(),
+                                                                           .replica = peers().membership().rank,
+                                                                           .is_planned = layout_.has_value()});
   return {};
 }
 

@@ -1,0 +1,39 @@
+// Whether the servers that a rank waits for are still there. One that ends closes its connections; one that is stopped,
+// or whose host hangs, closes none and says nothing. So a rank that waits asks now and then, by a connection of its
+// own: whoever serves at all lets that in, however long ranks keep a job waiting.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "motley/base/clock.h"
+#include "motley/net/session.h"
+#include "motley/ps/client/server_options.h"
+
+namespace motley::ps {
+
+// "server at 10.0.0.5:4711"
+std::string name_of(const ServerAddress& address);
+
+class ServerWatch {
+ public:
+  // The session, whose silence_seconds say when a server counts as lost, must outlive this.
+  explicit ServerWatch(const net::Session& session) : session_(session) {}
+  // One that has let this rank in just now.
+  void add(const ServerAddress& address) {
+    servers_.push_back(address);
+    asked_ = monotonic_seconds();
+  }
+
+  // For every turn of a wait: asks twice in silence_seconds, and gives each server half of them to answer.
+  Status check();
+  // At once. kServerLost, naming the server, where one does not answer; the session's failure where that is why.
+  Status ask();
+
+ private:
+  const net::Session& session_;
+  std::vector<ServerAddress> servers_;
+  double asked_ = 0;  // monotonic seconds
+};
+
+}  // namespace motley::ps
