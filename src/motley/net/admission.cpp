@@ -96,7 +96,7 @@ std::optional<Status> Acceptor::advance(Pending& pending) {
   return fail(ErrorCode::kTimeout, "no complete handshake within {} s", kHandshakeSeconds);
 }
 
-std::vector<Acceptor::PendingConnection> Acceptor::step() {
+void Acceptor::step(const std::function<void(PendingConnection)>& decided) {
   errno = 0;
   for (Descriptor socket = accept_from(listener_); socket.valid(); socket = accept_from(listener_)) {
     std::string address = to_string(remote_endpoint(socket));
@@ -109,18 +109,15 @@ std::vector<Acceptor::PendingConnection> Acceptor::step() {
     if (listens_from_ == 0) spdlog::warn("no more connections are let in for now: {}", errno_text());
     listens_from_ = monotonic_seconds() + kPauseSeconds;
   }
-  std::vector<PendingConnection> decided;
   for (auto pending = pending_.begin(); pending != pending_.end();) {
     std::optional<Status> status = advance(*pending);
     if (!status) {
       ++pending;
       continue;
     }
-    decided.push_back(
-        {std::move(pending->socket), std::move(pending->address), pending->handshake.peer(), std::move(*status)});
+    decided({std::move(pending->socket), std::move(pending->address), pending->handshake.peer(), std::move(*status)});
     pending = pending_.erase(pending);
   }
-  return decided;
 }
 
 Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& secret, const Claim& own,

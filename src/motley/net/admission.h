@@ -34,8 +34,9 @@ class Acceptor {
 
   // Adds what to wait for, and that the wait ends soon enough to keep the deadlines.
   void add_to(WaitSet& waits) const;
-  // Does what can be done without blocking; returns those decided since the last call.
-  std::vector<PendingConnection> step();
+  // Does what can be done without blocking, and hands over each connection as soon as it is decided: `check` judges the
+  // next one after that.
+  void step(const std::function<void(PendingConnection)>& decided);
 
  private:
   struct Pending {

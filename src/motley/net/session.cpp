@@ -54,7 +54,7 @@ class RendezvousHost {
       waits.end_at(deadline.at());
       waits.wait();
       receive_joins();
-      for (Acceptor::PendingConnection& pending : acceptor_.step()) receive(std::move(pending));
+      acceptor_.step([this](Acceptor::PendingConnection pending) { receive(std::move(pending)); });
       receive_joins();
       if (fatal_) return send_failure(*fatal_);
       const std::vector<int> missing = missing_ranks();
@@ -112,8 +112,6 @@ class RendezvousHost {
     Identity peer = pending.claim.identity;
     peer.session = own_.identity.session;
     peer.epoch = own_.identity.epoch;
-    // Of two at the same moment the first one stays.
-    if (joiners_.contains(rank)) return;
     joiners_[rank].control = std::make_unique<Connection>(std::move(pending.socket), std::move(peer), true);
   }
 

@@ -145,7 +145,7 @@ void WatchedSession::watch() {
     waits_.wait();
     take_requests();
     for (int rank = 0; rank < membership_.size(); ++rank) receive_from(rank);
-    for (Acceptor::PendingConnection& pending : acceptor_.step()) admit(std::move(pending));
+    acceptor_.step([this](Acceptor::PendingConnection pending) { admit(std::move(pending)); });
     if (monotonic_seconds() >= next_beat_) {
       next_beat_ = monotonic_seconds() + beat_seconds_;
       beat();

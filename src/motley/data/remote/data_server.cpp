@@ -82,7 +82,7 @@ void DataServer::run() {
       }
       client = clients_.erase(client);
     }
-    for (net::Acceptor::PendingConnection& pending : acceptor_.step()) admit(std::move(pending));
+    acceptor_.step([this](net::Acceptor::PendingConnection pending) { admit(std::move(pending)); });
   }
 }
 
