@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <map>
 
-#include "motley/base/log.h"
 #include "motley/base/os/file.h"
 #include "motley/net/admission.h"
 #include "motley/net/messages.h"
@@ -102,8 +101,7 @@ class RendezvousHost {
   void receive(Acceptor::PendingConnection pending) {
     const int rank = pending.claim.identity.rank;
     if (!pending.accepted) {
-      spdlog::warn("turned away a connection from {}: {}", pending.address, pending.accepted.error().message);
-      if (pending.accepted.error().code == ErrorCode::kRefused && rank < options_.size) {
+      if (pending.accepted.error().code == ErrorCode::kRefused && rank >= 0 && rank < options_.size) {
         turned_away_[rank] = fmt::format("a connection from {} that claimed to be rank {} was refused: {}",
                                          pending.address, rank, pending.accepted.error().message);
       }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "motley/base/log.h"
 #include "motley/base/os/signals.h"
 #include "motley/net/socket.h"
 
@@ -81,7 +80,8 @@ Status WatchedSession::judge(const Claim& peer) const {
     return fail(ErrorCode::kRefused, "rank {} is in epoch {}, rank {} is in epoch {}", identity.rank, identity.epoch,
                 rank_, membership_.epoch);
   }
-  if (identity.rank >= membership_.size() || identity.rank == rank_ || identity.purpose == kControlPurpose) {
+  if (identity.rank < 0 || identity.rank >= membership_.size() || identity.rank == rank_ ||
+      identity.purpose == kControlPurpose) {
     return fail(ErrorCode::kRefused, "rank {} has no business with rank {} for purpose {}", identity.rank, rank_,
                 identity.purpose);
   }
@@ -262,10 +262,7 @@ void WatchedSession::settle(const AbortMessage& verdict) {
 }
 
 void WatchedSession::admit(Acceptor::PendingConnection pending) {
-  if (!pending.accepted) {
-    spdlog::warn("turned away a connection from {}: {}", pending.address, pending.accepted.error().message);
-    return;
-  }
+  if (!pending.accepted) return;
   const int peer = pending.claim.identity.rank;
   const auto key = std::pair(peer, pending.claim.identity.purpose);
   const std::lock_guard lock(mutex_);

@@ -96,10 +96,7 @@ bool DataServer::wait_for_events() {
 }
 
 void DataServer::admit(net::Acceptor::PendingConnection pending) {
-  if (!pending.accepted) {
-    spdlog::warn("{} was turned away: {}", pending.address, pending.accepted.error().message);
-    return;
-  }
+  if (!pending.accepted) return;
   const net::Identity& peer = pending.claim.identity;
   const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
   Client client;

@@ -289,7 +289,6 @@ void Service::wait_for_events() {
 void Service::admit(net::Acceptor::PendingConnection pending) {
   if (!pending.accepted) {
     metrics_->refused_in_handshake.add(1);
-    spdlog::warn("{} was turned away: {}", pending.address, pending.accepted.error().message);
     return;
   }
   const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
