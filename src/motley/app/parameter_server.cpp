@@ -4,10 +4,14 @@ namespace motley::app {
 namespace {
 
 Result<ps::Tenants> read_tenants(const ServerRequest& request) {
-  if (!request.tenants.empty()) return ps::Tenants::read(request.tenants);
+  const ps::TenantCounts caps = {.connections = request.max_connections,
+                                 .jobs = request.max_jobs,
+                                 .threads = request.max_threads,
+                                 .probes = request.max_probes};
+  if (!request.tenants.empty()) return ps::Tenants::read(request.tenants, caps);
   Result<net::Secret> token = net::Secret::from_file(request.token_file, net::kTokenFileVariable);
   if (!token) return fail(token.error().within("--token-file (or --tenants), for the token that lets jobs in"));
-  return ps::Tenants(std::move(*token));
+  return ps::Tenants(std::move(*token), caps);
 }
 
 // Null where none is asked for.
@@ -37,6 +41,18 @@ const OptionTable<ServerRequest>& ServerRequest::options() {
       {{"quota", kBytes, "memory that one job may take; 0: no limit", 0, 1e18}, &ServerRequest::quota_bytes},
       {{"tenants", kPath, "file (mode 0600) of tenants, each with its token, quota and share of the threads"},
        &ServerRequest::tenants},
+      {{"max_connections", kInteger, "connections that a tenant may have at a time", 1, ps::kMaxCap},
+       &ServerRequest::max_connections},
+      {{"max_jobs", kInteger, "jobs that a tenant may have at a time, dense parts and embeddings counted apart", 1,
+        ps::kMaxCap},
+       &ServerRequest::max_jobs},
+      {{"max_threads", kInteger,
+        "threads that a tenant's embeddings may take: one per connection, and two per table with --embedding-dir", 1,
+        ps::kMaxCap},
+       &ServerRequest::max_threads},
+      {{"max_probes", kInteger, "connections of a tenant that may measure links at a time, one per rank", 1,
+        ps::kMaxCap},
+       &ServerRequest::max_probes},
       {{"metrics", kText,
         "serve GET /metrics for Prometheus at this HOST:PORT; off loopback it needs --metrics-token-file"},
        &ServerRequest::metrics},

@@ -20,6 +20,11 @@ struct ServerRequest {
   int threads = 0;  // of aggregation; 0: one per core
   bool pin = false;
   double quota_bytes = 0;  // of a job; 0: no limit
+  // What a tenant may have at a time for which the file gives nothing else, or, with one token, all clients together.
+  int max_connections = ps::kDefaultCaps.connections;
+  int max_jobs = ps::kDefaultCaps.jobs;
+  int max_threads = ps::kDefaultCaps.threads;  // for embeddings
+  int max_probes = ps::kDefaultCaps.probes;
   double stall_seconds = ps::ServiceOptions().stall_seconds;
 
   static const OptionTable<ServerRequest>& options();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
@@ -18,6 +19,9 @@ constexpr double kTickSeconds = 0.25;
 constexpr double kPauseSeconds = 0.25;  // where this process has as many descriptors as it may
 // Unauthenticated peers at a time; one more turns out the oldest, which is the one least likely to be a rank.
 constexpr std::size_t kMaxPending = 256;
+// Of those turned away for one kind of reason, so many have a line within a period; the others are counted in one.
+constexpr double kLogSeconds = 10;
+constexpr int kLoggedLines = 5;
 
 // Handshake messages are smaller than any socket buffer, so one call sends them whole or never will.
 bool flush(const Descriptor& socket, Handshake& handshake) {
@@ -96,31 +100,74 @@ std::optional<Status> Acceptor::advance(Pending& pending) {
   return fail(ErrorCode::kTimeout, "no complete handshake within {} s", kHandshakeSeconds);
 }
 
-std::vector<Acceptor::PendingConnection> Acceptor::step() {
+void Acceptor::step(const Decided& decided) {
+  accept_all(decided);
+  for (auto pending = pending_.begin(); pending != pending_.end();) pending = decide(pending, decided);
+  log_counted(monotonic_seconds());
+}
+
+// No more than may wait, so that those are looked at again before others come.
+void Acceptor::accept_all(const Decided& decided) {
   errno = 0;
-  for (Descriptor socket = accept_from(listener_); socket.valid(); socket = accept_from(listener_)) {
+  for (std::size_t accepted = 0; accepted < kMaxPending; ++accepted) {
+    Descriptor socket = accept_from(listener_);
+    if (!socket.valid()) break;
     std::string address = to_string(remote_endpoint(socket));
     pending_.push_back({std::move(socket), std::move(address),
                         Handshake(Handshake::Role::kAcceptor, find_secret_, own_, check_),
                         monotonic_seconds() + kHandshakeSeconds});
-    if (pending_.size() > kMaxPending) pending_.pop_front();
+    if (pending_.size() > kMaxPending) {
+      const Error reason{ErrorCode::kUnavailable,
+                         fmt::format("it had proved nothing yet when {} later ones waited", kMaxPending), -1};
+      decide(pending_.begin(), decided, reason);
+    }
+    errno = 0;
   }
   if (errno == EMFILE || errno == ENFILE) {
     if (listens_from_ == 0) spdlog::warn("no more connections are let in for now: {}", errno_text());
     listens_from_ = monotonic_seconds() + kPauseSeconds;
   }
-  std::vector<PendingConnection> decided;
-  for (auto pending = pending_.begin(); pending != pending_.end();) {
-    std::optional<Status> status = advance(*pending);
-    if (!status) {
-      ++pending;
-      continue;
-    }
-    decided.push_back(
-        {std::move(pending->socket), std::move(pending->address), pending->handshake.peer(), std::move(*status)});
-    pending = pending_.erase(pending);
+}
+
+std::list<Acceptor::Pending>::iterator Acceptor::decide(std::list<Pending>::iterator pending, const Decided& decided,
+                                                        const std::optional<Error>& otherwise) {
+  std::optional<Status> status = advance(*pending);
+  if (!status && otherwise) status = fail(*otherwise);
+  if (!status) return std::next(pending);
+  PendingConnection connection = {std::move(pending->socket), std::move(pending->address), pending->handshake.peer(),
+                                  std::move(*status)};
+  if (!connection.accepted) log(connection);
+  decided(std::move(connection));
+  return pending_.erase(pending);
+}
+
+void Acceptor::log(const PendingConnection& turned_away) {
+  const Error& error = turned_away.accepted.error();
+  const double now = monotonic_seconds();
+  log_counted(now);
+  TurnedAway& alike = turned_away_[error.code];
+  if (now >= alike.ends_at) alike = {.ends_at = now + kLogSeconds};
+  if (alike.logged < kLoggedLines) {
+    ++alike.logged;
+    spdlog::warn("turned away a connection from {}: {}", turned_away.address, error.message);
+  } else {
+    ++alike.unlogged;
+    alike.last = fmt::format("{}: {}", turned_away.address, error.message);
   }
-  return decided;
+}
+
+// Of the periods that have ended.
+void Acceptor::log_counted(double now) {
+  for (auto& [code, alike] : turned_away_) {
+    if (alike.unlogged == 0 || now < alike.ends_at) continue;
+    spdlog::warn("turned away {} more connections within {} s, the last from {}", alike.unlogged, kLogSeconds,
+                 alike.last);
+    alike = {};
+  }
+}
+
+Acceptor::~Acceptor() {
+  log_counted(std::numeric_limits<double>::infinity());
 }
 
 Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& secret, const Claim& own,

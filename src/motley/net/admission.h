@@ -1,10 +1,12 @@
 // Connections whose two ends have proved themselves by the handshake. The accepting side is a listening socket to which
 // unauthenticated peers may connect: it runs many handshakes at once without blocking, each with a deadline of its own,
-// so that a silent or hostile connection costs nobody else anything.
+// so that a silent or hostile connection costs nobody else anything. It logs who is turned away, and only counts them
+// where they are many.
 #pragma once
 
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,11 +33,13 @@ class Acceptor {
   Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check);
   Acceptor(Descriptor listener, const Secret& secret, Claim own, Handshake::Check check)
       : Acceptor(std::move(listener), [secret](const Claim&) { return secret; }, std::move(own), std::move(check)) {}
+  ~Acceptor();
 
   // Adds what to wait for, and that the wait ends soon enough to keep the deadlines.
   void add_to(WaitSet& waits) const;
-  // Does what can be done without blocking; returns those decided since the last call.
-  std::vector<PendingConnection> step();
+  // Does what can be done without blocking, and hands over each connection as soon as it is decided: `check` judges the
+  // next one after that.
+  void step(const std::function<void(PendingConnection)>& decided);
 
  private:
   struct Pending {
@@ -45,15 +49,30 @@ class Acceptor {
     double give_up_at;  // monotonic seconds
     std::vector<std::byte> input = {};
   };
+  // Those turned away for one kind of reason, within a period.
+  struct TurnedAway {
+    double ends_at = 0;        // monotonic seconds
+    int logged = 0;            // each in a line of its own
+    std::size_t unlogged = 0;  // the others
+    std::string last;          // of the others
+  };
+  using Decided = std::function<void(PendingConnection)>;
   // How the handshake was decided, once it is.
   static std::optional<Status> advance(Pending& pending);
+  void accept_all(const Decided& decided);
+  // Hands it over if the handshake is decided, or else, if it is given a reason, for that. Returns the next one.
+  std::list<Pending>::iterator decide(std::list<Pending>::iterator pending, const Decided& decided,
+                                      const std::optional<Error>& otherwise = {});
+  void log(const PendingConnection& turned_away);
+  void log_counted(double now);
 
   Descriptor listener_;
   Handshake::FindSecret find_secret_;
   Claim own_;
   Handshake::Check check_;
   std::list<Pending> pending_;  // oldest first
-  double listens_from_ = 0;     // monotonic seconds: later than now while this process can open nothing more
+  std::map<ErrorCode, TurnedAway> turned_away_;
+  double listens_from_ = 0;  // monotonic seconds: later than now while this process can open nothing more
 };
 
 // The other side: connects, proves, and checks who answers, again and again until the deadline or until an error

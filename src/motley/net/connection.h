@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -121,6 +122,8 @@ class Connection {
   // Says that nothing more will be sent; the peer sees end of stream after all that was sent.
   void finish_sending();
   void close() { socket_.close(); }  // idempotent; the peer sees end of stream
+  // Holds on to this until the connection goes: what it counts as, where connections are counted.
+  void keep(std::shared_ptr<void> place) { place_ = std::move(place); }
 
  private:
   struct Outgoing {
@@ -146,6 +149,7 @@ class Connection {
   Status check_header();
   Status finish_frame();
 
+  std::shared_ptr<void> place_;
   Descriptor socket_;
   Identity peer_;
   std::string name_;

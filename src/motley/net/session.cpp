@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <map>
 
-#include "motley/base/log.h"
 #include "motley/base/os/file.h"
 #include "motley/net/admission.h"
 #include "motley/net/messages.h"
@@ -54,7 +53,7 @@ class RendezvousHost {
       waits.end_at(deadline.at());
       waits.wait();
       receive_joins();
-      for (Acceptor::PendingConnection& pending : acceptor_.step()) receive(std::move(pending));
+      acceptor_.step([this](Acceptor::PendingConnection pending) { receive(std::move(pending)); });
       receive_joins();
       if (fatal_) return send_failure(*fatal_);
       const std::vector<int> missing = missing_ranks();
@@ -102,8 +101,7 @@ class RendezvousHost {
   void receive(Acceptor::PendingConnection pending) {
     const int rank = pending.claim.identity.rank;
     if (!pending.accepted) {
-      spdlog::warn("turned away a connection from {}: {}", pending.address, pending.accepted.error().message);
-      if (pending.accepted.error().code == ErrorCode::kRefused && rank < options_.size) {
+      if (pending.accepted.error().code == ErrorCode::kRefused && rank >= 0 && rank < options_.size) {
         turned_away_[rank] = fmt::format("a connection from {} that claimed to be rank {} was refused: {}",
                                          pending.address, rank, pending.accepted.error().message);
       }
@@ -112,8 +110,6 @@ class RendezvousHost {
     Identity peer = pending.claim.identity;
     peer.session = own_.identity.session;
     peer.epoch = own_.identity.epoch;
-    // Of two at the same moment the first one stays.
-    if (joiners_.contains(rank)) return;
     joiners_[rank].control = std::make_unique<Connection>(std::move(pending.socket), std::move(peer), true);
   }
 

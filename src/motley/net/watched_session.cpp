@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "motley/base/log.h"
 #include "motley/base/os/signals.h"
 #include "motley/net/socket.h"
 
@@ -81,7 +80,8 @@ Status WatchedSession::judge(const Claim& peer) const {
     return fail(ErrorCode::kRefused, "rank {} is in epoch {}, rank {} is in epoch {}", identity.rank, identity.epoch,
                 rank_, membership_.epoch);
   }
-  if (identity.rank >= membership_.size() || identity.rank == rank_ || identity.purpose == kControlPurpose) {
+  if (identity.rank < 0 || identity.rank >= membership_.size() || identity.rank == rank_ ||
+      identity.purpose == kControlPurpose) {
     return fail(ErrorCode::kRefused, "rank {} has no business with rank {} for purpose {}", identity.rank, rank_,
                 identity.purpose);
   }
@@ -145,7 +145,7 @@ void WatchedSession::watch() {
     waits_.wait();
     take_requests();
     for (int rank = 0; rank < membership_.size(); ++rank) receive_from(rank);
-    for (Acceptor::PendingConnection& pending : acceptor_.step()) admit(std::move(pending));
+    acceptor_.step([this](Acceptor::PendingConnection pending) { admit(std::move(pending)); });
     if (monotonic_seconds() >= next_beat_) {
       next_beat_ = monotonic_seconds() + beat_seconds_;
       beat();
@@ -262,10 +262,7 @@ void WatchedSession::settle(const AbortMessage& verdict) {
 }
 
 void WatchedSession::admit(Acceptor::PendingConnection pending) {
-  if (!pending.accepted) {
-    spdlog::warn("turned away a connection from {}: {}", pending.address, pending.accepted.error().message);
-    return;
-  }
+  if (!pending.accepted) return;
   const int peer = pending.claim.identity.rank;
   const auto key = std::pair(peer, pending.claim.identity.purpose);
   const std::lock_guard lock(mutex_);

@@ -1,12 +1,14 @@
 // Peers that know the token and do what no client of ours does: the server refuses or outlives them, and goes on for
 // others meanwhile.
 #include <gmock/gmock.h>
+#include <malloc.h>
 
 #include <cstring>
 
 #include "motley/net/admission.h"
 #include "motley/net/connection.h"
 #include "motley/ps/protocol/server_protocol.h"
+#include "motley/ps/protocol/sparse_protocol.h"
 #include "motley/ps/service/service.h"
 
 namespace motley::ps {
@@ -26,13 +28,25 @@ Deadline soon() {
 class UnauthenticatedPeers : public ::testing::Test {
  protected:
   std::unique_ptr<Connection> control(const std::string& job, int rank) const {
-    net::Claim claim;
-    claim.identity = {job, "local", rank, 7, 1, kServerControl};
-    auto connection = net::connect_to_host(service_->endpoint(), token(), claim, soon(), false, [] { return false; });
+    auto connection = connect({job, "local", rank, 7, 1, kServerControl});
     EXPECT_TRUE(connection) << connection.error().message;
     const auto info = (*connection)->receive(soon(), "what it is");
     EXPECT_TRUE(info) << info.error().message;
     return std::move(*connection);
+  }
+
+  Result<std::unique_ptr<Connection>> connect(const net::Identity& identity) const {
+    net::Claim claim;
+    claim.identity = identity;
+    return net::connect_to_host(service_->endpoint(), token(), claim, soon(), false, [] { return false; });
+  }
+  // Why it is not let in, in the handshake or after it; "" where it is.
+  std::string refusal(const net::Identity& identity) const {
+    const auto connection = connect(identity);
+    if (!connection) return connection.error().message;
+    const auto answer = (*connection)->receive(soon(), "an answer");
+    if (!answer) return answer.error().message;
+    return answer->header.type == kServerFailed ? decode_server_failed(answer->payload)->message : "";
   }
 
   // What the server says when it ends this connection's job.
@@ -137,6 +151,131 @@ TEST_F(UnauthenticatedPeers, ARankMayAskFasterThanItListens) {
     ASSERT_EQ(first, 3);
     ++i;
   }
+}
+
+std::size_t allocated_bytes() {
+  const auto info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+// What a rank costs does not depend on its number.
+TEST_F(UnauthenticatedPeers, AHighRankNumberTakesNoMemory) {
+  const auto open = [&](int rank) {
+    std::vector<std::unique_ptr<Connection>> connections;
+    for (int job = 0; job < 20; ++job) {
+      connections.push_back(control(fmt::format("job {} of rank {}", job, rank), rank));
+    }
+    return connections;
+  };
+  const std::size_t before = allocated_bytes();
+  const auto low = open(0);
+  const std::size_t between = allocated_bytes();
+  const auto high = open(4095);
+  EXPECT_LT(allocated_bytes() - between, 2 * (between - before));
+}
+
+TEST_F(UnauthenticatedPeers, ARankBeyondTheAnnouncedSizeIsRefusedAndTheJobGoesOn) {
+  const auto first = control("pair", 0);
+  const ServerJoin pair = {.size = 2, .chunk_bytes = 4096, .bucket_elements = {10}, .host_id = "elsewhere"};
+  join(*first, pair);
+  expect_alive();  // the server has read the size
+  EXPECT_THAT(refusal({"pair", "local", 2, 7, 1, kServerControl}), HasSubstr("job 'local/pair' has 2 ranks"));
+  const auto second = control("pair", 1);
+  join(*second, pair);
+  for (Connection* rank : {first.get(), second.get()}) {
+    EXPECT_EQ(rank->receive(soon(), "that it has joined")->header.type, kServerJoined);
+  }
+}
+
+// The server reads no more than it may hold, and what is larger than any client's frame ends the probe.
+TEST_F(UnauthenticatedPeers, AProbeThatIsNotReadHoldsNoMoreThanItsFrames) {
+  const auto probe = std::move(*connect({"probe", "local", 0, 7, 1, kServerProbe}));
+  const std::vector<std::byte> frame(kProbeFrameBytes);
+  for (std::size_t i = 0; i < kProbeFrames; ++i) {
+    ASSERT_TRUE(probe->send(kServerProbeFrame, i, frame, soon(), "a frame of it"));
+    EXPECT_EQ(probe->receive(soon(), "the same frame")->header.length, kProbeFrameBytes);
+  }
+  ASSERT_TRUE(probe->send(kServerProbeFrame, 9, std::vector<std::byte>(kProbeFrameBytes + 1), soon(), "a larger one"));
+  EXPECT_EQ(probe->receive(soon(), "its end").error().code, ErrorCode::kPeerLost);
+}
+
+// A server whose clients may have only a few of everything. Who is refused learns which cap it was, and what ends no
+// longer counts.
+class Capped : public UnauthenticatedPeers {
+ protected:
+  Capped() { service_ = std::move(*Service::start({.cores = 1}, Tenants(token(), {7, 2, 2, 1}))); }
+  // Until the server lets it in, as it does not at once where it has not noticed yet that another one has gone.
+  std::unique_ptr<Connection> eventually(const net::Identity& identity) const {
+    for (const Deadline deadline = soon();;) {
+      auto connection = connect(identity);
+      if (connection) return std::move(*connection);
+      if (deadline.passed()) {
+        ADD_FAILURE() << connection.error().message;
+        return nullptr;
+      }
+    }
+  }
+};
+
+TEST_F(Capped, ProbesAreFewAndAnotherMayFollow) {
+  auto probe = std::move(*connect({"a", "local", 0, 7, 1, kServerProbe}));
+  // Tenants' names are free where there is one token for all.
+  for (const char* tenant : {"local", "another"}) {
+    EXPECT_THAT(
+        refusal({"b", tenant, 0, 8, 1, kServerProbe}),
+        HasSubstr("clients with this token have 1 probes of links here and want 1 more; max_probes lets them have 1"));
+  }
+  probe.reset();
+  EXPECT_NE(eventually({"b", "local", 0, 8, 1, kServerProbe}), nullptr);
+}
+
+TEST_F(Capped, ThreadsOfEmbeddingsAreFew) {
+  const auto first = std::move(*connect({"a", "local", 0, 7, 1, kSparseConnection}));
+  const auto second = std::move(*connect({"a", "local", 1, 7, 1, kSparseConnection}));
+  EXPECT_THAT(refusal({"a", "local", 2, 7, 1, kSparseConnection}), HasSubstr("max_threads lets them have 2"));
+}
+
+TEST_F(Capped, JobsAreFewOfBothKinds) {
+  const auto dense = control("a", 0);
+  auto sparse = std::move(*connect({"a", "local", 0, 7, 1, kSparseConnection}));
+  for (const std::uint32_t purpose : {kServerControl, kSparseConnection}) {
+    EXPECT_THAT(refusal({"b", "local", 0, 7, 1, purpose}), HasSubstr("max_jobs lets them have 2"));
+  }
+  sparse.reset();
+  for (const Deadline deadline = soon();;) {
+    const std::string why = refusal({"b", "local", 0, 7, 1, kServerControl});
+    if (why.empty()) break;
+    ASSERT_FALSE(deadline.passed()) << why;
+  }
+}
+
+TEST_F(Capped, ConnectionsOfAllKindsAreFewTogether) {
+  const auto probe = std::move(*connect({"a", "local", 0, 7, 1, kServerProbe}));
+  std::vector<std::unique_ptr<Connection>> all;
+  for (int rank = 0; rank < 6; ++rank) all.push_back(control("a", rank));
+  EXPECT_THAT(refusal({"a", "local", 6, 7, 1, kServerControl}),
+              HasSubstr("have 7 connections here and want 1 more; max_connections lets them have 7"));
+  all.pop_back();  // which ends its job, and that the others
+  EXPECT_THAT(last_words(*all[0]), HasSubstr("rank 5"));
+  all.clear();
+  EXPECT_NE(eventually({"c", "local", 0, 9, 1, kServerControl}), nullptr);
+}
+
+// One tenant at its caps leaves another what it may have.
+TEST(TenantCaps, AreOfEachTenant) {
+  const auto other = net::Secret::generate();
+  const auto service = std::move(*Service::start(
+      {.cores = 1}, Tenants(std::map<std::string, Tenant>{{"a", {.token = token(), .caps = {1, 1, 1, 1}}},
+                                                          {"b", {.token = other, .caps = {1, 1, 1, 1}}}})));
+  const auto connect = [&](const std::string& tenant, const net::Secret& secret) {
+    net::Claim claim;
+    claim.identity = {"job", tenant, 0, 7, 1, kServerProbe};
+    return net::connect_to_host(service->endpoint(), secret, claim, soon(), false, [] { return false; });
+  };
+  const auto first = connect("a", token());
+  EXPECT_TRUE(first);
+  EXPECT_THAT(connect("a", token()).error().message, HasSubstr("clients of tenant 'a' have 1 connections"));
+  EXPECT_TRUE(connect("b", other));
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ TEST_F(TenantsFile, GivesEachItsTokenQuotaAndWeight) {
   const auto path = write("tenants.yaml",
                           "tenants:\n"
                           "  - {name: vision, token_file: vision.token, quota: 16 GB, share: 2}\n"
-                          "  - {name: speech, token: 000102030405060708090a0b0c0d0e0f}\n");
-  const auto tenants = Tenants::read(path);
+                          "  - {name: speech, token: 000102030405060708090a0b0c0d0e0f, max_jobs: 4}\n");
+  const auto tenants = Tenants::read(path, {.connections = 9, .jobs = 8, .threads = 7, .probes = 6});
   ASSERT_TRUE(tenants) << tenants.error().message;
   EXPECT_EQ(tenants->find("vision").token.bytes(), "the token of vision");
   EXPECT_EQ(tenants->find("speech").token.hex(), "000102030405060708090a0b0c0d0e0f");
@@ -45,6 +45,9 @@ TEST_F(TenantsFile, GivesEachItsTokenQuotaAndWeight) {
   EXPECT_EQ(tenants->find("vision").share, 2);
   EXPECT_EQ(tenants->find("speech").quota_bytes, 0u);
   EXPECT_EQ(tenants->find("speech").share, 1);
+  EXPECT_EQ(tenants->find("vision").caps.jobs, 8);
+  EXPECT_EQ(tenants->find("speech").caps.jobs, 4);
+  EXPECT_EQ(tenants->find("speech").caps.connections, 9);
   const std::string unknown = tenants->find("nobody").token.bytes();
   EXPECT_EQ(unknown.size(), 32u);  // one that nobody knows, the same at each asking
   EXPECT_EQ(unknown, tenants->find("nobody").token.bytes());
@@ -67,6 +70,7 @@ TEST_F(TenantsFile, IsRefusedWithTheReason) {
   EXPECT_THAT(refusal(one + ", quotas: 1}\n"), HasSubstr("quota"));
   EXPECT_THAT(refusal(one + ", share: 0}\n"), HasSubstr("share"));
   EXPECT_THAT(refusal(one + ", token_file: x}\n"), HasSubstr("either"));
+  EXPECT_THAT(refusal(one + ", max_threads: 0}\n"), HasSubstr("max_threads"));
   for (const char* name : {"a/b", "..", "''", "'a\\b'", "\"a\\nb\""}) {
     EXPECT_THAT(refusal(fmt::format("tenants:\n  - {{name: {}, token: 000102030405060708090a0b0c0d0e0f}}\n", name)),
                 AllOf(HasSubstr("tenants[0].name"), HasSubstr("is not the name of a folder; accepted: up to 200")))

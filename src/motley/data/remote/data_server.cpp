@@ -82,7 +82,7 @@ void DataServer::run() {
       }
       client = clients_.erase(client);
     }
-    for (net::Acceptor::PendingConnection& pending : acceptor_.step()) admit(std::move(pending));
+    acceptor_.step([this](net::Acceptor::PendingConnection pending) { admit(std::move(pending)); });
   }
 }
 
@@ -96,10 +96,7 @@ bool DataServer::wait_for_events() {
 }
 
 void DataServer::admit(net::Acceptor::PendingConnection pending) {
-  if (!pending.accepted) {
-    spdlog::warn("{} was turned away: {}", pending.address, pending.accepted.error().message);
-    return;
-  }
+  if (!pending.accepted) return;
   const net::Identity& peer = pending.claim.identity;
   const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
   Client client;

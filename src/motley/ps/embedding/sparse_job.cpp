@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <latch>
+#include <ranges>
 
 #include "motley/base/log.h"
 #include "motley/base/units.h"
@@ -58,22 +59,20 @@ SparseJob::~SparseJob() {
 }
 
 void SparseJob::notify_all() {
-  for (const Rank& rank : ranks_) {
+  for (const Rank& rank : std::views::values(ranks_)) {
     if (rank.waits != nullptr) rank.waits->wake();
   }
 }
 
 void SparseJob::enter(int rank, const net::WaitSet& waits) {
   const std::lock_guard lock(mutex_);
-  const auto at = static_cast<std::size_t>(rank);
-  if (ranks_.size() <= at) ranks_.resize(at + 1);
-  ranks_[at].waits = &waits;
+  ranks_[rank].waits = &waits;
 }
 
 bool SparseJob::over() {
   const std::lock_guard lock(mutex_);
-  return failure_ ||
-         (!ranks_.empty() && std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.waits == nullptr; }));
+  return failure_ || (!ranks_.empty() && std::ranges::all_of(std::views::values(ranks_),
+                                                             [](const Rank& rank) { return rank.waits == nullptr; }));
 }
 
 void SparseJob::fail_with(const Error& error) {
@@ -87,7 +86,7 @@ void SparseJob::fail_with(const Error& error) {
 Status SparseJob::open(int rank, const SparseOpen& open) {
   {
     const std::lock_guard lock(mutex_);
-    Rank& own = ranks_[static_cast<std::size_t>(rank)];
+    Rank& own = ranks_.at(rank);
     if (own.open) return fail(ErrorCode::kCorrupt, "rank {} of job '{}' has opened its tables already", rank, name_);
     if (!seen_) seen_ = open;
     // A rank must see the job as the first that came does.
@@ -102,15 +101,14 @@ Status SparseJob::open(int rank, const SparseOpen& open) {
     }
     if (open.tables != seen_->tables) return refuse("the sparse tables");
     if (open.keep_checkpoints != seen_->keep_checkpoints) return refuse("how many checkpoints to keep");
-    if (static_cast<int>(ranks_.size()) > open.size) {
-      return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", name_, open.size,
-                  ranks_.size() - 1);
+    if (const int last = ranks_.rbegin()->first; last >= open.size) {
+      return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", name_, open.size, last);
     }
     own.open = true;
     own.finished = open.step;
     own.steps.emplace_back().pushes.resize(open.tables.size());
-    const bool all = static_cast<int>(ranks_.size()) == open.size &&
-                     std::ranges::all_of(ranks_, [](const Rank& other) { return other.open; });
+    const bool all =
+        static_cast<int>(ranks_.size()) == open.size && std::ranges::all_of(std::views::values(ranks_), &Rank::open);
     if (!all) return {};
   }
   open_ = open;
@@ -142,6 +140,10 @@ Status SparseJob::open_tables() {
     }
   }
   MOTLEY_TRY(memory_.take(table_bytes_));
+  if (!folder_.empty()) {
+    const int threads = 2 * static_cast<int>(open_.tables.size());  // each table's prefetcher and writer
+    MOTLEY_ASSIGN(threads_, limits_.use->take(tenant_, {{&TenantCounts::threads, threads}}));
+  }
   if (before_.valid() && before_.wait_for(std::chrono::duration<double>(kCloseSeconds)) != std::future_status::ready) {
     return fail(ErrorCode::kRefused, "job '{}': an earlier run of it has not closed its tables within {} s", name_,
                 kCloseSeconds);
@@ -189,7 +191,7 @@ Status SparseJob::push(int rank, const PushFrame& frame) {
   std::vector<Push> parts;  // of asynchronous mode
   {
     const std::lock_guard lock(mutex_);
-    Rank& own = ranks_[static_cast<std::size_t>(rank)];
+    Rank& own = ranks_.at(rank);
     if (step != own.finished + 1) {
       return fail(ErrorCode::kCorrupt, "rank {} of job '{}' pushed gradients of step {} in step {}", rank, name_, step,
                   own.finished + 1);
@@ -223,7 +225,7 @@ Status SparseJob::push(int rank, const PushFrame& frame) {
 // The call that completes a step applies it, and those that others have completed meanwhile.
 Status SparseJob::finish(int rank, std::int64_t step, double weight) {
   std::unique_lock lock(mutex_);
-  Rank& own = ranks_[static_cast<std::size_t>(rank)];
+  Rank& own = ranks_.at(rank);
   if (step != own.finished + 1 || !(weight >= 0)) {
     return fail(ErrorCode::kCorrupt, "rank {} of job '{}' finished step {} with weight {} in step {}", rank, name_,
                 step, weight, own.finished + 1);
@@ -234,10 +236,11 @@ Status SparseJob::finish(int rank, std::int64_t step, double weight) {
   own.steps.emplace_back().pushes.resize(open_.tables.size());
   if (applying_) return {};
   applying_ = true;
-  while (std::ranges::all_of(ranks_, [&](const Rank& other) { return other.finished > applied_; })) {
+  while (
+      std::ranges::all_of(std::views::values(ranks_), [&](const Rank& other) { return other.finished > applied_; })) {
     std::vector<Step> steps;
     std::size_t bytes = 0;
-    for (Rank& other : ranks_) {
+    for (Rank& other : std::views::values(ranks_)) {
       bytes += other.steps.front().bytes;
       steps.push_back(std::move(other.steps.front()));
       other.steps.pop_front();
@@ -282,10 +285,10 @@ Status SparseJob::apply(std::vector<Step> steps) {
 Status SparseJob::save(int rank, std::int64_t step) {
   {
     const std::lock_guard lock(mutex_);
-    if (rank != 0 || step != ranks_[0].finished) {
+    if (rank != 0 || step != ranks_.at(0).finished) {
       return fail(ErrorCode::kCorrupt,
                   "rank {} of job '{}' asked for a checkpoint of step {}; rank 0 may after step {}", rank, name_, step,
-                  ranks_[0].finished);
+                  ranks_.at(0).finished);
     }
   }
   if (folder_.empty()) {
@@ -359,9 +362,9 @@ std::vector<int> SparseJob::missing_ranks() {
   std::vector<int> missing;
   const int size = seen_ ? seen_->size : 0;
   for (int rank = 0; rank < size; ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    const bool here = at < ranks_.size() && ranks_[at].open;
-    if (!here || (opened_ && !asynchronous_ && ranks_[at].finished <= applied_)) missing.push_back(rank);
+    const auto found = ranks_.find(rank);
+    const bool here = found != ranks_.end() && found->second.open;
+    if (!here || (opened_ && !asynchronous_ && found->second.finished <= applied_)) missing.push_back(rank);
   }
   return missing;
 }

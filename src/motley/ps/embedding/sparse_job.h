@@ -14,6 +14,7 @@
 #include <deque>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,6 +34,7 @@ struct SparseLimits {
   // For one job's rows in memory and the gradients that wait, and for those of all jobs of its tenant; 0: no bound.
   std::size_t quota_bytes = 0;
   std::size_t tenant_quota_bytes = 0;
+  TenantUse* use = nullptr;  // which counts the threads of the tenant's tables
 };
 
 // The sparse tables of a job, at one moment.
@@ -64,7 +66,7 @@ class SparseJob {
   void enter(int rank, const net::WaitSet& waits);
   void go(int rank) {
     const std::lock_guard lock(mutex_);
-    ranks_[static_cast<std::size_t>(rank)].waits = nullptr;
+    ranks_.at(rank).waits = nullptr;
   }
   // Whether it has failed, or all who came have gone.
   bool over();
@@ -150,7 +152,7 @@ class SparseJob {
   std::mutex mutex_;
   std::optional<Error> failure_;
   std::optional<SparseOpen> seen_;  // of the first rank
-  std::vector<Rank> ranks_;
+  std::map<int, Rank> ranks_;       // that have come
   std::size_t collected_bytes_ = 0;
   bool applying_ = false;
   std::optional<std::pair<std::int64_t, Result<SparseSaved>>> saved_;
@@ -160,6 +162,7 @@ class SparseJob {
   std::size_t table_bytes_ = 0;
   std::vector<std::unique_ptr<SparseTable>> tables_;
 
+  std::shared_ptr<void> threads_;     // that the tables may have, as they count
   std::vector<std::thread> writers_;  // of a checkpoint, by table
 };
 

@@ -16,7 +16,6 @@ namespace {
 using net::Connection;
 using net::Message;
 
-constexpr int kMaxRank = 4096;
 constexpr double kTickSeconds = 0.25;
 constexpr double kLastWordsSeconds = 2;
 constexpr std::size_t kMaxAnswersUnsent = 64;   // frames; no more requests are read while they wait
@@ -213,30 +212,43 @@ void SparseService::start_line(Work work) {
   });
 }
 
-void SparseService::admit(const net::Claim& claim, std::unique_ptr<Connection> connection) {
-  const int rank = claim.identity.rank;
+Status SparseService::admit(const net::Claim& claim, std::unique_ptr<Connection>& connection) {
+  const auto& [job_name, tenant, rank, session, epoch, purpose] = claim.identity;
   const std::lock_guard lock(mutex_);
-  Known& known = jobs_[claim.identity.tenant + "/" + claim.identity.job];
-  std::shared_ptr<SparseJob> job = known.job.lock();
-  // Whoever is turned away is told on a thread of its own.
-  std::shared_ptr<Connection> shared = std::move(connection);
-  const auto refuse = [&](const std::string& why) {
-    start_line([shared, error = Error{ErrorCode::kRefused, why, -1}] { send_final_error(*shared, error); });
-  };
-  if (rank < 0 || rank >= kMaxRank) return refuse(fmt::format("rank {} is not one from 0 to {}", rank, kMaxRank - 1));
-  if (job && known.session != claim.identity.session && !job->over()) {
-    return refuse(fmt::format("a job '{}' has sparse tables here already; give this one another name", job->name()));
+  if (rank < 0 || rank >= kMaxRanks) {
+    return fail(ErrorCode::kRefused, "rank {} is not one from 0 to {}", rank, kMaxRanks - 1);
   }
-  if (!job || known.session != claim.identity.session) {
+  const std::string name = tenant + "/" + job_name;
+  const auto found = jobs_.find(name);
+  std::shared_ptr<SparseJob> job = found == jobs_.end() ? nullptr : found->second.job.lock();
+  const bool is_new = !job || found->second.session != session;
+  if (job && is_new && !job->over()) {
+    return fail(ErrorCode::kRefused, "a job '{}' has sparse tables here already; give this one another name", name);
+  }
+  if (!is_new && found->second.ranks.contains(rank)) {
+    return fail(ErrorCode::kRefused, "rank {} of job '{}' is here already", rank, name);
+  }
+  std::shared_ptr<void> place;
+  if (found == jobs_.end()) {
+    MOTLEY_ASSIGN(place, use_.take(tenant, {{&TenantCounts::jobs, 1}}));
+  }
+  Known& known = jobs_[name];
+  if (is_new) {
     SparseLimits limits = limits_;
-    limits.tenant_quota_bytes = tenants_.find(claim.identity.tenant).quota_bytes;
+    limits.tenant_quota_bytes = tenants_.find(tenant).quota_bytes;
+    limits.use = &use_;
     job = std::make_shared<SparseJob>(claim.identity, limits, memory_, known.end);
-    known = {.session = claim.identity.session, .job = job, .end = job->end(), .ranks = {}};
+    known = {.session = session,
+             .job = job,
+             .end = job->end(),
+             .ranks = {},
+             .place = place ? std::move(place) : std::move(known.place)};
   }
-  if (!known.ranks.insert(rank).second) {
-    return refuse(fmt::format("rank {} of job '{}' is here already", rank, job->name()));
-  }
-  start_line([this, job, rank, shared] { SparseConnection(*job, rank, *shared).run(stop_); });
+  known.ranks.insert(rank);
+  start_line([this, job, rank = rank, shared = std::shared_ptr<Connection>(std::move(connection))] {
+    SparseConnection(*job, rank, *shared).run(stop_);
+  });
+  return {};
 }
 
 void SparseService::reap() {

@@ -22,13 +22,14 @@ namespace motley::ps {
 
 class SparseService {
  public:
-  // `tenants` and `memory` must outlive it.
-  SparseService(SparseLimits limits, const Tenants& tenants, MemoryQuota& memory)
-      : limits_(std::move(limits)), tenants_(tenants), memory_(memory) {}
+  // `tenants`, `memory` and `use` must outlive it.
+  SparseService(SparseLimits limits, const Tenants& tenants, MemoryQuota& memory, TenantUse& use)
+      : limits_(std::move(limits)), tenants_(tenants), memory_(memory), use_(use) {}
   ~SparseService();
 
-  // Takes over a connection whose purpose is sparse tables. Never blocks; with reap() on one thread.
-  void admit(const net::Claim& claim, std::unique_ptr<net::Connection> connection);
+  // Takes over a connection whose purpose is sparse tables, or says why it is refused and leaves it where it is. Never
+  // blocks; with reap() on one thread.
+  Status admit(const net::Claim& claim, std::unique_ptr<net::Connection>& connection);
   // Gives back what ended connections held.
   void reap();
 
@@ -44,7 +45,8 @@ class SparseService {
     std::uint64_t session = 0;
     std::weak_ptr<SparseJob> job;  // owned by its lines
     std::shared_future<void> end;
-    std::set<int> ranks;  // that have come
+    std::set<int> ranks;          // that have come
+    std::shared_ptr<void> place;  // as the tenant's jobs are counted
   };
 
   template <class Work>
@@ -53,6 +55,7 @@ class SparseService {
   const SparseLimits limits_;
   const Tenants& tenants_;
   MemoryQuota& memory_;
+  TenantUse& use_;
   std::atomic<bool> stop_ = false;
   mutable std::mutex mutex_;           // guards the jobs
   std::map<std::string, Known> jobs_;  // by "tenant/job"

@@ -12,7 +12,6 @@ namespace motley::ps {
 namespace {
 
 constexpr double kMaxReasonBytes = 16384;
-constexpr int kMaxRanks = 4096;
 constexpr int kMaxBins = 65536;
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
 constexpr double kSmallestChunkBytes = 64;

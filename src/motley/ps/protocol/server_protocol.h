@@ -20,10 +20,14 @@
 
 namespace motley::ps {
 
+inline constexpr int kMaxRanks = 4096;  // of a job
+
 // Purposes of connections to a server, as the handshake tells them apart.
 inline constexpr std::uint32_t kServerControl = 0x2000;
-inline constexpr std::uint32_t kServerChannel = 0x2100;  // plus the core
-inline constexpr std::uint32_t kServerProbe = 0x3000;    // whose frames are sent back, to measure the link
+inline constexpr std::uint32_t kServerChannel = 0x2100;     // plus the core
+inline constexpr std::uint32_t kServerProbe = 0x3000;       // whose frames are sent back, to measure the link
+inline constexpr std::size_t kProbeFrameBytes = 256 << 10;  // of a probe's frame, at most
+inline constexpr std::size_t kProbeFrames = 4;              // of a probe that are under way, at most
 
 enum ServerFrame : std::uint16_t {
   kServerInfo = 0x201,      // server: who I am

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 #include <thread>
 #include <tuple>
 
@@ -24,8 +25,7 @@ using net::Claim;
 using net::Connection;
 
 constexpr double kLastWordsSeconds = 2;
-constexpr std::size_t kMaxEchoes = 16;  // frames of a probe that are taken at a time, or have not gone back
-constexpr double kGraceSeconds = 1;     // for a rank whose channel has ended to say that it leaves
+constexpr double kGraceSeconds = 1;  // for a rank whose channel has ended to say that it leaves
 constexpr double kWatchSeconds = 0.25;
 // A control connection's frames that are taken at a time, and its answers that may wait before more are.
 constexpr int kMaxRequests = 64;
@@ -122,8 +122,12 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, Descript
       host_id_(net::host_id()),
       acceptor_(
           std::move(listener), [this](const Claim& claim) { return tenants_.find(claim.identity.tenant).token; },
-          Claim{}, [](const Claim&) -> Status { return {}; }),
-      sparse_({.folder = options.tables, .quota_bytes = options.quota_bytes}, tenants_, memory_) {
+          Claim{},
+          [this](const Claim& claim) -> Status {
+            MOTLEY_TRY(take_place(claim));  // given back until the connection is here
+            return {};
+          }),
+      sparse_({.folder = options.tables, .quota_bytes = options.quota_bytes}, tenants_, memory_, use_) {
   const std::vector<int> processors = own_processors();
   const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
   metrics_ =
@@ -154,7 +158,7 @@ void Service::run() {
     wait_for_events();
     for (auto& [number, job] : jobs_) {
       if (const Status status = receive_from_racks(*job); !status) end(*job, status.error());
-      for (std::size_t rank = 0; rank < job->ranks.size(); ++rank) {
+      for (const auto& [rank, from] : job->ranks) {
         if (const Status status = receive_from(*job, rank); !status) {
           end(*job, status.error());
           break;
@@ -171,11 +175,12 @@ void Service::run() {
     watch_for_stalls();
     sparse_.reap();
     send_back();
-    for (net::Acceptor::PendingConnection& pending : acceptor_.step()) admit(std::move(pending));
+    acceptor_.step([this](net::Acceptor::PendingConnection pending) { admit(std::move(pending)); });
     const std::size_t jobs_before = jobs_.size();
     std::erase_if(jobs_, [&](const auto& entry) {
       const Job& job = *entry.second;
-      const bool over = std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.left || !rank.control; });
+      const bool over = std::ranges::all_of(std::views::values(job.ranks),
+                                            [](const Rank& rank) { return rank.left || !rank.control; });
       if (over) {
         for (const auto& core : cores_) core->remove(job.number);
         metrics_->remove(job.metrics.get());
@@ -214,8 +219,8 @@ void Service::judge_lost() {
     const auto found = jobs_.find(lost.job);
     if (found == jobs_.end() || found->second->ranks.empty()) return true;  // over already
     Job& job = *found->second;
-    const bool known = lost.error.rank >= 0 && lost.error.rank < static_cast<int>(job.ranks.size());
-    if (known && job.ranks[static_cast<std::size_t>(lost.error.rank)].left) return true;
+    const auto rank = job.ranks.find(lost.error.rank);
+    if (rank != job.ranks.end() && rank->second.left) return true;
     if (monotonic_seconds() < lost.settle_at) return false;
     end(job, is_between_racks(job) ? Error{lost.error.code, "racks: " + lost.error.message, -1} : lost.error);
     return true;
@@ -237,8 +242,7 @@ void Service::watch_for_stalls() {
     for (std::size_t rank = 0; rank < metrics.missing.size(); ++rank) {
       metrics.missing[rank].set(std::ranges::binary_search(standing.missing, static_cast<int>(rank)));
     }
-    const auto gone = std::ranges::find_if(standing.missing,
-                                           [&](int rank) { return job->ranks[static_cast<std::size_t>(rank)].left; });
+    const auto gone = std::ranges::find_if(standing.missing, [&](int rank) { return job->ranks.at(rank).left; });
     if (gone != standing.missing.end()) {
       end(*job, Error{ErrorCode::kPeerLost,
                       fmt::format("rank {} has left the job '{}', and others wait for it", *gone, job->name), *gone});
@@ -259,7 +263,8 @@ void Service::watch_for_stalls() {
 void Service::choose_spinning() {
   std::size_t threads = cores_.size();
   for (const auto& [number, job] : jobs_) {
-    for (const Rank& rank : job->ranks) threads += rank.join && rank.join->host_id == host_id_ ? 1 : 0;
+    for (const Rank& rank : std::views::values(job->ranks))
+      threads += rank.join && rank.join->host_id == host_id_ ? 1 : 0;
   }
   spins_ = threads <= own_processors().size();
 }
@@ -269,7 +274,7 @@ void Service::wait_for_events() {
   const auto add = [&](const Connection& connection) { waits_.add(connection, takes_requests(connection)); };
   for (const auto& [number, job] : jobs_) {
     const bool takes = !job->rack || !job->rack->congested();
-    for (const Rank& rank : job->ranks) {
+    for (const Rank& rank : std::views::values(job->ranks)) {
       if (takes && rank.control && !rank.left) add(*rank.control);
     }
     if (!job->rack || !job->rack->ready()) continue;
@@ -284,13 +289,16 @@ void Service::wait_for_events() {
 void Service::admit(net::Acceptor::PendingConnection pending) {
   if (!pending.accepted) {
     metrics_->refused_in_handshake.add(1);
-    spdlog::warn("{} was turned away: {}", pending.address, pending.accepted.error().message);
     return;
   }
   const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
   auto connection = std::make_unique<Connection>(std::move(pending.socket), pending.claim.identity, checksum);
+  auto place = take_place(pending.claim);
+  if (!place) return refuse(std::move(connection), place.error().message);
+  connection->keep(std::move(*place));
   if (pending.claim.identity.purpose == kSparseConnection) {
-    sparse_.admit(pending.claim, std::move(connection));
+    const Status admitted = sparse_.admit(pending.claim, connection);
+    if (!admitted) refuse(std::move(connection), admitted.error().message);
   } else if (pending.claim.identity.purpose == kServerControl) {
     admit_control(pending.claim, std::move(connection));
   } else if (pending.claim.identity.purpose == kServerProbe) {
@@ -300,12 +308,19 @@ void Service::admit(net::Acceptor::PendingConnection pending) {
   }
 }
 
+Result<std::shared_ptr<void>> Service::take_place(const Claim& claim) {
+  TenantUse::Amounts amounts = {{&TenantCounts::connections, 1}};
+  if (claim.identity.purpose == kServerProbe) amounts.emplace_back(&TenantCounts::probes, 1);
+  if (claim.identity.purpose == kSparseConnection) amounts.emplace_back(&TenantCounts::threads, 1);
+  return use_.take(claim.identity.tenant, amounts);
+}
+
 // Whatever comes on a probe goes back, as long as the worker takes it.
 void Service::send_back() {
   std::erase_if(probes_, [](const auto& probe) {
-    for (std::size_t frame = 0; frame < kMaxEchoes && probe->pending_sends() < kMaxEchoes; ++frame) {
+    for (std::size_t frame = 0; frame < kProbeFrames && probe->pending_sends() < kProbeFrames; ++frame) {
       auto message = probe->try_receive();
-      if (!message) return true;
+      if (!message || (*message && (*message)->payload.size() > kProbeFrameBytes)) return true;
       if (!*message) break;
       probe->post_owned((*message)->header.type, (*message)->header.tag, std::move((*message)->payload));
       if (!probe->progress()) return true;
@@ -339,35 +354,52 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<Connection> conn
     return refuse(std::move(connection),
                   fmt::format("a job '{}' is running here already; give this one another name", name));
   }
+  const int rank = claim.identity.rank;
+  if (rank < 0 || rank >= kMaxRanks) {
+    return refuse(std::move(connection), fmt::format("rank {} is not one from 0 to {}", rank, kMaxRanks - 1));
+  }
   if (job == nullptr) {
+    auto place = use_.take(claim.identity.tenant, {{&TenantCounts::jobs, 1}});
+    if (!place) return refuse(std::move(connection), place.error().message);
     auto created = std::make_unique<Job>();
+    created->place = std::move(*place);
     created->number = next_job_++;
     created->name = name;
     created->claim = claim;
     job = created.get();
     jobs_.emplace(job->number, std::move(created));
   }
-  const auto rank = static_cast<std::size_t>(claim.identity.rank);
-  if (rank >= 4096 || (rank < job->ranks.size() && job->ranks[rank].control)) {
+  if (job->ranks.contains(rank)) {
     return refuse(std::move(connection), fmt::format("rank {} of job '{}' is here already", rank, name));
   }
-  if (job->ranks.size() <= rank) job->ranks.resize(rank + 1);
+  if (const auto size = announced_size(*job); size && rank >= *size) {
+    return refuse(std::move(connection),
+                  fmt::format("job '{}' has {} ranks; rank {} is none of them", name, *size, rank));
+  }
   say(*connection, kServerInfo, 0, encode(ServerInfo{host_id_, cores()}));
   job->ranks[rank].control = std::move(connection);
 }
 
+// How many ranks the job has, as soon as one of them has said so.
+std::optional<int> Service::announced_size(const Job& job) {
+  for (const Rank& rank : std::views::values(job.ranks)) {
+    if (rank.join) return rank.join->size;
+  }
+  return {};
+}
+
 void Service::admit_channel(const Claim& claim, std::unique_ptr<Connection> connection) {
   const auto core = static_cast<std::size_t>(claim.identity.purpose - kServerChannel);
-  const auto rank = static_cast<std::size_t>(claim.identity.rank);
+  const int rank = claim.identity.rank;
   Job* job = find_job(claim.identity.tenant, claim.identity.job);
   const bool awaited = job != nullptr && job->claim.identity.session == claim.identity.session &&
-                       (job->dense || (job->rack && job->rack->ready())) && rank < job->ranks.size() &&
+                       (job->dense || (job->rack && job->rack->ready())) && job->ranks.contains(rank) &&
                        job->ranks[rank].join && core < cores_.size() && !job->shared[core] &&
                        !job->ranks[rank].channels[core];
   if (!awaited) return refuse(std::move(connection), "there is no such channel");
   job->ranks[rank].channels[core] = std::move(connection);
   const auto is_complete = [&](const Rank& other) { return !other.join || other.channels[core] != nullptr; };
-  if (std::ranges::all_of(job->ranks, is_complete)) {
+  if (std::ranges::all_of(std::views::values(job->ranks), is_complete)) {
     job->shared[core] = true;
     const std::string& tenant = job->claim.identity.tenant;
     cores_[core]->add(job->number, make_shard_task(*job, core), tenant, tenants_.find(tenant).share);
@@ -377,7 +409,7 @@ void Service::admit_channel(const Claim& claim, std::unique_ptr<Connection> conn
 // All channels of this core are there.
 std::unique_ptr<AggregationTask> Service::make_shard_task(Job& job, std::size_t core) {
   Channels channels;
-  for (Rank& rank : job.ranks) {
+  for (Rank& rank : std::views::values(job.ranks)) {
     if (rank.join) channels.push_back(std::move(rank.channels[core]));
   }
   const auto lost = [this, number = job.number](Error error) {
@@ -391,17 +423,15 @@ std::unique_ptr<AggregationTask> Service::make_shard_task(Job& job, std::size_t 
 }
 
 // What the server of a rack is called: by its address, which those that have joined know.
-std::string Service::rack_server(const Job& job, std::size_t rack) {
-  for (const Rank& rank : job.ranks) {
-    if (rank.join && rack < rank.join->racks.servers.size()) {
-      return server_name(rank.join->racks, static_cast<int>(rack));
-    }
+std::string Service::rack_server(const Job& job, int rack) {
+  for (const Rank& rank : std::views::values(job.ranks)) {
+    if (rank.join && rack < rank.join->racks.racks()) return server_name(rank.join->racks, rack);
   }
   return fmt::format("server of rack {}", rack);
 }
 
-Status Service::receive_from(Job& job, std::size_t rank) {
-  Rank& from = job.ranks[rank];
+Status Service::receive_from(Job& job, int rank) {
+  Rank& from = job.ranks.at(rank);
   for (int taken = 0; from.control && !from.left && !(job.rack && job.rack->congested()); ++taken) {
     if (taken == kMaxRequests) {
       has_more_ = true;
@@ -414,8 +444,8 @@ Status Service::receive_from(Job& job, std::size_t rank) {
       if (is_between_racks(job)) {
         return fail(ErrorCode::kServerLost, "the {} was lost: {}", rack_server(job, rank), error.message);
       }
-      return fail(Error{ErrorCode::kPeerLost, fmt::format("rank {} of job '{}': {}", rank, job.name, error.message),
-                        static_cast<int>(rank)});
+      return fail(
+          Error{ErrorCode::kPeerLost, fmt::format("rank {} of job '{}': {}", rank, job.name, error.message), rank});
     }
     if (!*message) break;
     MOTLEY_TRY(handle(job, rank, **message));
@@ -423,16 +453,16 @@ Status Service::receive_from(Job& job, std::size_t rank) {
   return {};
 }
 
-Status Service::handle(Job& job, std::size_t rank, const net::Message& message) {
-  Rank& from = job.ranks[rank];
+Status Service::handle(Job& job, int rank, const net::Message& message) {
+  Rank& from = job.ranks.at(rank);
   const auto wrong = [&](const char* why) {
     return fail(Error{ErrorCode::kCorrupt,
                       fmt::format("rank {} of job '{}' sent a frame of type {:#x} with tag {:#x} and {} bytes: {}",
                                   rank, job.name, message.header.type, message.header.tag, message.header.length, why),
-                      static_cast<int>(rank)});
+                      rank});
   };
   if (job.rack && job.rack->ready() && message.header.type != kServerLeave) {
-    MOTLEY_ASSIGN(const bool known, job.rack->take(static_cast<int>(rank), message));
+    MOTLEY_ASSIGN(const bool known, job.rack->take(rank, message));
     return known ? Status{} : wrong("it is not its turn for this");
   }
   switch (message.header.type) {
@@ -452,8 +482,8 @@ Status Service::handle(Job& job, std::size_t rank, const net::Message& message) 
       if (!job.dense || from.loaded) return wrong("it is not its turn to load");
       from.loaded = true;
       if (rank == 0) job.dense->begin(message.header.tag);
-      if (std::ranges::all_of(job.ranks, &Rank::loaded)) {
-        for (Rank& other : job.ranks) say(*other.control, kServerLoaded, 0, {});
+      if (std::ranges::all_of(std::views::values(job.ranks), &Rank::loaded)) {
+        for (Rank& other : std::views::values(job.ranks)) say(*other.control, kServerLoaded, 0, {});
       }
       return {};
     }
@@ -485,36 +515,36 @@ Status Service::handle(Job& job, std::size_t rank, const net::Message& message) 
 }
 
 // Once all ranks have joined, their job gets its memory.
-Status Service::join(Job& job, std::size_t newest) {
-  const auto first = std::ranges::find_if(job.ranks, [](const Rank& rank) { return rank.join.has_value(); });
-  for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
-    if (!job.ranks[rank].join) continue;
-    if (const std::string what = difference(*first->join, *job.ranks[rank].join); !what.empty()) {
+Status Service::join(Job& job, int newest) {
+  const auto ranks = std::views::values(job.ranks);
+  const auto first = std::ranges::find_if(job.ranks, [](const auto& entry) { return entry.second.join.has_value(); });
+  const ServerJoin& join = *first->second.join;
+  for (const auto& [rank, other] : job.ranks) {
+    if (!other.join) continue;
+    if (const std::string what = difference(join, *other.join); !what.empty()) {
       const bool racks = is_between_racks(job);
-      return fail(Error{ErrorCode::kInvalidInput,
-                        fmt::format("job '{}': {} of {} {} and {}", job.name, what, racks ? "racks" : "ranks",
-                                    first - job.ranks.begin(), rank),
-                        racks ? -1 : static_cast<int>(rank)});
+      return fail(Error{
+          ErrorCode::kInvalidInput,
+          fmt::format("job '{}': {} of {} {} and {}", job.name, what, racks ? "racks" : "ranks", first->first, rank),
+          racks ? -1 : rank});
     }
   }
-  const ServerJoin& join = *first->join;
-  if (static_cast<int>(job.ranks.size()) > join.size) {
-    return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", job.name, join.size,
-                job.ranks.size() - 1);
+  if (const int last = job.ranks.rbegin()->first; last >= join.size) {
+    return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", job.name, join.size, last);
   }
   if (!join.racks.empty() && !join.racks.between_servers) return join_rack(job, newest);
   const bool all = static_cast<int>(job.ranks.size()) == join.size &&
-                   std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.join.has_value(); });
+                   std::ranges::all_of(ranks, [](const Rank& rank) { return rank.join.has_value(); });
   if (!all) return {};
 
   const bool in_memory = std::ranges::all_of(
-      job.ranks, [&](const Rank& rank) { return !rank.join->region.empty() && rank.join->host_id == host_id_; });
+      ranks, [&](const Rank& rank) { return !rank.join->region.empty() && rank.join->host_id == host_id_; });
   const std::size_t bytes = DenseJob::bytes_needed(join, used_cores(join), in_memory);
   MOTLEY_TRY(take_memory(job, bytes));
   MOTLEY_TRY(check_size(join, bytes, job.name));
   std::vector<std::unique_ptr<net::Region>> regions;
   if (in_memory) {
-    for (const Rank& rank : job.ranks) {
+    for (const Rank& rank : ranks) {
       MOTLEY_ASSIGN(
           auto region,
           net::Region::map(rank.join->region, collective::value_offsets(join.bucket_elements, sizeof(float)).back()));
@@ -557,7 +587,7 @@ void Service::announce_joined(Job& job, ServerJoined joined) {
   job.shared.assign(cores_.size(), false);
   choose_spinning();
   joined.may_spin = spins_;
-  for (Rank& rank : job.ranks) {
+  for (Rank& rank : std::views::values(job.ranks)) {
     if (!rank.join) continue;
     rank.channels.resize(cores_.size());
     say(*rank.control, kServerJoined, 0, encode(joined));
@@ -565,19 +595,20 @@ void Service::announce_joined(Job& job, ServerJoined joined) {
 }
 
 // Once all ranks of the rack have joined, its server meets the other racks'.
-Status Service::join_rack(Job& job, std::size_t newest) {
-  const ServerJoin& join = *job.ranks[newest].join;
-  const int rack = join.racks.rank_racks[newest];
+Status Service::join_rack(Job& job, int newest) {
+  const ServerJoin& join = *job.ranks.at(newest).join;
+  const int rack = join.racks.rank_racks[static_cast<std::size_t>(newest)];
   const std::vector<int> ranks = join.racks.list_ranks(rack);
   const auto here = [&](int rank) {
-    return rank < static_cast<int>(job.ranks.size()) && job.ranks[static_cast<std::size_t>(rank)].join;
+    const auto found = job.ranks.find(rank);
+    return found != job.ranks.end() && found->second.join;
   };
   for (int rank = 0; rank < join.size; ++rank) {
     if (here(rank) && join.racks.rank_racks[static_cast<std::size_t>(rank)] != rack) {
       return fail(Error{
           ErrorCode::kInvalidInput,
           fmt::format("job '{}': ranks {} and {} are in different racks, but both are here", job.name, rank, newest),
-          static_cast<int>(newest)});
+          newest});
     }
   }
   if (!std::ranges::all_of(ranks, here)) return {};
@@ -609,9 +640,8 @@ Status Service::receive_from_racks(Job& job) {
   if (!job.rack->ready()) return {};
   MOTLEY_ASSIGN(const auto answers, job.rack->receive());
   for (const RackJob::Answer& answer : answers) {
-    for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
-      const Rank& to = job.ranks[rank];
-      if (!to.control || to.left || (answer.rank >= 0 && answer.rank != static_cast<int>(rank))) continue;
+    for (const auto& [rank, to] : job.ranks) {
+      if (!to.control || to.left || (answer.rank >= 0 && answer.rank != rank)) continue;
       say(*to.control, answer.type, answer.tag, answer.payload);
     }
   }
@@ -633,7 +663,7 @@ void Service::end(Job& job, const Error& error) {
   if (job.rack) {
     for (auto& control : job.rack->take_controls()) turn_away(std::move(control), error);
   }
-  for (Rank& rank : job.ranks) {
+  for (Rank& rank : std::views::values(job.ranks)) {
     if (rank.control && !rank.left) turn_away(std::move(rank.control), error);
   }
   job.ranks.clear();

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <ranges>
 #include <string>
 #include <thread>
 #include <vector>
@@ -81,9 +82,10 @@ class Service {
   };
   struct Job {
     std::uint64_t number = 0;
-    std::string name;  // "tenant/job"
-    net::Claim claim;  // of who came first
-    std::vector<Rank> ranks;
+    std::string name;             // "tenant/job"
+    net::Claim claim;             // of who came first
+    std::map<int, Rank> ranks;    // that have come
+    std::shared_ptr<void> place;  // as the tenant's jobs are counted
     std::shared_ptr<DenseJob> dense;
     std::shared_ptr<RackJob> rack;  // instead, where this server is that of a rack
     std::vector<bool> shared;       // by core: its share was handed over
@@ -112,18 +114,20 @@ class Service {
   void admit(net::Acceptor::PendingConnection pending);
   void admit_control(const net::Claim& claim, std::unique_ptr<net::Connection> connection);
   void admit_channel(const net::Claim& claim, std::unique_ptr<net::Connection> connection);
+  // As what the connection counts, of those that its tenant may have.
+  Result<std::shared_ptr<void>> take_place(const net::Claim& claim);
   // Each returns an error that ends the job.
-  Status receive_from(Job& job, std::size_t rank);
-  Status handle(Job& job, std::size_t rank, const net::Message& message);
-  Status join(Job& job, std::size_t newest);
-  Status join_rack(Job& job, std::size_t newest);
+  Status receive_from(Job& job, int rank);
+  Status handle(Job& job, int rank, const net::Message& message);
+  Status join(Job& job, int newest);
+  Status join_rack(Job& job, int newest);
   // Of the servers of racks, whose ranks are racks.
   static bool is_between_racks(const Job& job) {
-    return !job.ranks.empty() && std::ranges::any_of(job.ranks, [](const Rank& rank) {
-      return rank.join && rank.join->racks.between_servers;
-    });
+    return std::ranges::any_of(std::views::values(job.ranks),
+                               [](const Rank& rank) { return rank.join && rank.join->racks.between_servers; });
   }
-  static std::string rack_server(const Job& job, std::size_t rack);
+  static std::string rack_server(const Job& job, int rack);
+  static std::optional<int> announced_size(const Job& job);
   int used_cores(const ServerJoin& join) const;
   Status take_memory(Job& job, std::size_t bytes);
   void count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes);
@@ -144,6 +148,7 @@ class Service {
   const ServiceOptions options_;
   const Tenants tenants_;
   MemoryQuota memory_{tenants_};
+  TenantUse use_{tenants_};
   const net::Endpoint endpoint_;
   const std::string host_id_;
   std::atomic<bool> spins_ = false;

@@ -24,7 +24,7 @@ Result<net::Secret> read_token(const cluster::StrictYaml& entry, const std::file
 
 }  // namespace
 
-Result<Tenants> Tenants::read(const std::filesystem::path& file) {
+Result<Tenants> Tenants::read(const std::filesystem::path& file, TenantCounts caps) {
   MOTLEY_ASSIGN(const std::string text, net::read_private_file(file, kMaxFileBytes));
   MOTLEY_ASSIGN(const auto yaml, cluster::StrictYaml::parse(text, file.string()));
   std::map<std::string, Tenant> tenants;
@@ -36,6 +36,11 @@ Result<Tenants> Tenants::read(const std::filesystem::path& file) {
       entry.refuse("quota", "is less than a byte; accepted: 0 for no limit, or a byte and more");
     }
     const std::int64_t share = entry.integer("share", {.min = 1, .max = kMaxShare, .fallback = 1});
+    TenantCounts own = caps;
+    for (const TenantCap& cap : kTenantCaps) {
+      own[cap.count] =
+          static_cast<int>(entry.integer(cap.key, {.min = 1, .max = kMaxCap, .fallback = caps[cap.count]}));
+    }
     auto token = read_token(entry, file.parent_path());
     if (!token) {
       entry.refuse("", token.error().message);
@@ -46,7 +51,7 @@ Result<Tenants> Tenants::read(const std::filesystem::path& file) {
     if (same != tenants.end()) {
       entry.refuse("", fmt::format("has the token of tenant '{}'; each needs one of its own", same->first));
     }
-    const Tenant tenant{std::move(*token), static_cast<std::size_t>(quota), static_cast<int>(share)};
+    const Tenant tenant{std::move(*token), static_cast<std::size_t>(quota), static_cast<int>(share), own};
     if (!tenants.emplace(name, tenant).second) {
       entry.refuse("name", fmt::format("there is a tenant '{}' already", name));
     }
@@ -89,6 +94,25 @@ void MemoryQuota::Lease::release(std::size_t bytes) {
 std::map<std::string, std::size_t> MemoryQuota::taken() const {
   const std::lock_guard lock(mutex_);
   return taken_;
+}
+
+Result<std::shared_ptr<void>> TenantUse::take(const std::string& tenant, const Amounts& amounts) {
+  const Tenant& known = tenants_.find(tenant);
+  TenantCounts caps = known.caps;
+  const std::lock_guard lock(mutex_);
+  TenantCounts& taken = taken_[&known];
+  for (const auto& [count, amount] : amounts) {
+    if (amount <= caps[count] - taken[count]) continue;
+    const TenantCap& cap = *std::ranges::find(kTenantCaps, count, &TenantCap::count);
+    return fail(ErrorCode::kRefused, "{} have {} {} here and want {} more; {} lets them have {}",
+                tenants_.named().empty() ? "clients with this token" : fmt::format("clients of tenant '{}'", tenant),
+                taken[count], cap.noun, amount, cap.key, caps[count]);
+  }
+  for (const auto& [count, amount] : amounts) taken[count] += amount;
+  return std::shared_ptr<void>(this, [this, &taken, amounts](void*) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [count, amount] : amounts) taken[count] -= amount;
+  });
 }
 
 }  // namespace motley::ps

@@ -15,8 +15,6 @@ namespace {
 
 constexpr double kWarmUpSeconds = 0.15;
 constexpr double kMeasuredSeconds = 0.35;
-constexpr std::size_t kFrameBytes = 256 << 10;
-constexpr std::uint64_t kFramesUnderWay = 4;
 
 // Bytes a second that come back.
 Result<double> echo(net::Session& session, const ps::ServerAddress& server, const Deadline& deadline) {
@@ -30,8 +28,8 @@ Result<double> echo(net::Session& session, const ps::ServerAddress& server, cons
   claim.identity.purpose = ps::kServerProbe;
   MOTLEY_ASSIGN(const auto connection, net::connect_to_host(server.endpoint, server.token, claim, deadline,
                                                             own.payload_checksum, [&] { return !session.health(); }));
-  const std::vector<std::byte> out(kFrameBytes);
-  std::vector<std::byte> in(kFrameBytes);
+  const std::vector<std::byte> out(ps::kProbeFrameBytes);
+  std::vector<std::byte> in(ps::kProbeFrameBytes);
   std::uint64_t sent = 0;
   std::uint64_t counted_from = 0;
   const double began = monotonic_seconds();
@@ -45,13 +43,13 @@ Result<double> echo(net::Session& session, const ps::ServerAddress& server, cons
     }
     // A slow link gets the time for one frame at least.
     if (counting_since > 0 && now >= counting_since + kMeasuredSeconds && back > counted_from) {
-      return static_cast<double>((back - counted_from) * kFrameBytes) / (now - counting_since);
+      return static_cast<double>((back - counted_from) * ps::kProbeFrameBytes) / (now - counting_since);
     }
     if (deadline.passed()) {
       return fail(ErrorCode::kTimeout, "the server at {} did not send back {} bytes within {:.3g} s",
-                  net::to_string(server.endpoint), kFrameBytes, deadline.allowed());
+                  net::to_string(server.endpoint), ps::kProbeFrameBytes, deadline.allowed());
     }
-    for (; sent < back + kFramesUnderWay; ++sent) {
+    for (; sent < back + ps::kProbeFrames; ++sent) {
       connection->post_send(ps::kServerProbeFrame, sent, out);
       connection->post_receive(ps::kServerProbeFrame, sent, in);
     }
