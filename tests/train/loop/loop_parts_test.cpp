@@ -226,7 +226,7 @@ TEST(Reporter, WritesAStepAsItsRanksMeasuredIt) {
                 .metric_sum = 3,
                 .metric_count = 4,
                 .sent_bytes = 20,
-                .rows_needed = 7,
+                .rows = {.needed = 7},
                 .fetched = 0.5};
   {
     Reporter reporter({.steps = 10, .has_remote_data = true, .has_served_table = true});

@@ -75,7 +75,7 @@ Result<std::unique_ptr<net::Connection>> ControlConnections::open(const ServerAd
 Status ControlConnections::connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline) {
   for (const ServerAddress& address : addresses) {
     MOTLEY_ASSIGN(auto control, open(address, kServerControl, deadline));
-    Server& server = servers_.emplace_back(Server{address, name_of(address), std::move(control)});
+    Server& server = servers_.emplace_back(Server{address, describe_server(address), std::move(control)});
     watch_.add(address);
     MOTLEY_ASSIGN(const auto message, receive_from(server, kServerInfo, deadline, "what it is"));
     MOTLEY_ASSIGN(const ServerInfo info, decode_server_info(message.payload));

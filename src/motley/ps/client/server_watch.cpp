@@ -5,7 +5,7 @@
 
 namespace motley::ps {
 
-std::string name_of(const ServerAddress& address) {
+std::string describe_server(const ServerAddress& address) {
   return fmt::format("server at {}", net::to_string(address.endpoint));
 }
 
@@ -25,7 +25,7 @@ Status ServerWatch::ask() {
                              own.payload_checksum, [&] { return !session_.health(); });
     if (answer || answer.error().code == ErrorCode::kRefused) continue;
     MOTLEY_TRY(session_.health());
-    return fail(ErrorCode::kServerLost, "the {} was lost: it did not answer within {:.3g} s", name_of(server),
+    return fail(ErrorCode::kServerLost, "the {} was lost: it did not answer within {:.3g} s", describe_server(server),
                 own.silence_seconds / 2);
   }
   asked_ = monotonic_seconds();

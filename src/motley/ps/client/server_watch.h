@@ -13,7 +13,7 @@
 namespace motley::ps {
 
 // "server at 10.0.0.5:4711"
-std::string name_of(const ServerAddress& address);
+std::string describe_server(const ServerAddress& address);
 
 class ServerWatch {
  public:

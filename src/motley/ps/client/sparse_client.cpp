@@ -82,7 +82,7 @@ Status SparseClient::connect(const Deadline& deadline) {
   claim.fingerprint = own.fingerprint;
   for (const ServerAddress& address : options_.servers) {
     Server server;
-    server.name = name_of(address);
+    server.name = describe_server(address);
     MOTLEY_ASSIGN(server.connection, net::connect_to_host(address.endpoint, address.token, claim, deadline,
                                                           own.payload_checksum, [&] { return !session_.health(); }));
     const SparseOpen open = {.size = membership.size(),

@@ -84,9 +84,13 @@ StepMetrics Reporter::measure(const Step& step, std::span<const Report> reports,
     line.data_wait_seconds = list(reports, &Report::fetched);
   }
   if (options_.has_served_table) {
-    line.embedding = {list(reports, &Report::rows_pulled_bytes), list(reports, &Report::rows_pushed_bytes),
-                      list(reports, &Report::rows_waited),       list(reports, &Report::rows_needed),
-                      list(reports, &Report::rows_cached),       list(reports, &Report::rows_prefetched)};
+    const auto rows = [&](double RowsReport::* value) {
+      std::vector<double> values;
+      for (const Report& report : reports) values.push_back(report.rows.*value);
+      return values;
+    };
+    line.embedding = {rows(&RowsReport::pulled_bytes), rows(&RowsReport::pushed_bytes), rows(&RowsReport::waited),
+                      rows(&RowsReport::needed),       rows(&RowsReport::cached),       rows(&RowsReport::prefetched)};
   }
   const BatchPlan::Figures split = plan.figures();
   line.predicted_seconds = split.predicted;

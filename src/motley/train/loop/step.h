@@ -26,6 +26,16 @@ struct Step {
   double begin = 0;          // monotonic seconds
 };
 
+// Of the rows of a served table, as in ServedTable::Counts.
+struct RowsReport {
+  double waited = 0;  // seconds
+  double pulled_bytes = 0;
+  double pushed_bytes = 0;
+  double needed = 0;
+  double cached = 0;
+  double prefetched = 0;
+};
+
 // What a rank measured in a step; the all-gather carries these as doubles, in this order.
 struct Report {
   double samples = 0;
@@ -42,16 +52,11 @@ struct Report {
   double loss_count = 0;
   double metric_sum = 0;
   double metric_count = 0;
-  double staleness = 0;    // steps that the oldest part in the new weights is behind this rank's
-  double moves = 0;        // rank 0's: all go on by another plan after this step
-  double sent_bytes = 0;   // of gradients and, to neighbouring stages, of activations
-  double rows_waited = 0;  // of `waited`: for rows of a served table; the rest as in ServedTable::Counts
-  double rows_pulled_bytes = 0;
-  double rows_pushed_bytes = 0;
-  double rows_needed = 0;
-  double rows_cached = 0;
-  double rows_prefetched = 0;
-  double fetched = 0;  // seconds of `waited` that were for a data server
+  double staleness = 0;   // steps that the oldest part in the new weights is behind this rank's
+  double moves = 0;       // rank 0's: all go on by another plan after this step
+  double sent_bytes = 0;  // of gradients and, to neighbouring stages, of activations
+  RowsReport rows;        // whose `waited` is part of this one's
+  double fetched = 0;     // seconds of `waited` that were for a data server
   // The first parameter whose gradient is not finite, counted from 1, and the first of which that is so, or of its
   // weights where servers take the optimizer's step, once all ranks' are reduced; 0: none.
   double own_not_finite = 0;

@@ -75,13 +75,13 @@ Status BatchTensors::finish_step(Report& report) {
   MOTLEY_TRY(prefetch(table_->caches() ? context_.step_deadline() : Deadline::after(0)));
   MOTLEY_TRY(table_->finish_step(report.samples, context_.step_deadline()));
   const ServedTable::Counts rows = table_->counts();
-  report.rows_waited = rows.waited - before_.waited;
-  report.waited += report.rows_waited;
-  report.rows_pulled_bytes = rows.pulled_bytes - before_.pulled_bytes;
-  report.rows_pushed_bytes = rows.pushed_bytes - before_.pushed_bytes;
-  report.rows_needed = rows.needed - before_.needed;
-  report.rows_cached = rows.cached - before_.cached;
-  report.rows_prefetched = rows.ahead - before_.ahead;
+  report.rows.waited = rows.waited - before_.waited;
+  report.waited += report.rows.waited;
+  report.rows.pulled_bytes = rows.pulled_bytes - before_.pulled_bytes;
+  report.rows.pushed_bytes = rows.pushed_bytes - before_.pushed_bytes;
+  report.rows.needed = rows.needed - before_.needed;
+  report.rows.cached = rows.cached - before_.cached;
+  report.rows.prefetched = rows.ahead - before_.ahead;
   return {};
 }
 
