@@ -51,20 +51,32 @@ Result<std::optional<Secret>> configured_secret(const Role& role) {
   return std::optional<Secret>(std::move(secret));
 }
 
-// What rank 0 tells the others.
+// What rank 0 tells the others, and where its secret is found, or in a file that only this user reads the secret.
 struct RendezvousPoint {
   net::Endpoint endpoint;
-  std::string secret_hex;  // "": all ranks have it
+  std::string secret_hex;
+  std::int64_t process = 0;  // that shares it, as this
+  int descriptor = -1;
 };
 
-std::string to_text(const net::Endpoint& bound, const std::string& secret_hex, const std::string& job_id) {
-  return nlohmann::json{{"host", bound.host}, {"port", bound.port}, {"secret", secret_hex}, {"job", job_id}}.dump();
+std::string to_text(const RendezvousPoint& point, const std::string& job_id) {
+  return nlohmann::json{{"host", point.endpoint.host}, {"port", point.endpoint.port},    {"secret", point.secret_hex},
+                        {"process", point.process},    {"descriptor", point.descriptor}, {"job", job_id}}
+      .dump();
 }
 
+// Of what anybody may have written.
 std::optional<RendezvousPoint> from_text(const std::string& text, const std::string& job_id) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded() || json.value("job", "") != job_id) return std::nullopt;
-  return RendezvousPoint{{json.value("host", ""), json.value("port", std::uint16_t{0})}, json.value("secret", "")};
+  try {
+    const auto json = nlohmann::json::parse(text);
+    if (json.at("job") != job_id) return std::nullopt;
+    return RendezvousPoint{{json.at("host").get<std::string>(), json.at("port").get<std::uint16_t>()},
+                           json.at("secret").get<std::string>(),
+                           json.at("process").get<std::int64_t>(),
+                           json.at("descriptor").get<int>()};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
 }
 
 // Our launcher, and mpirun and srun on one machine: rank 0 writes its address and the generated secret into a file that
@@ -76,7 +88,7 @@ Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::
     Secret secret = Secret::generate();
     options.publish = [file, hex = secret.hex(), id = role.job_id](const net::Endpoint& bound) -> Status {
       const mode_t before = ::umask(0077);
-      Status written = write_file(file, to_text(bound, hex, id));
+      Status written = write_file(file, to_text({.endpoint = bound, .secret_hex = hex}, id));
       ::umask(before);
       return written;
     };
@@ -98,7 +110,8 @@ Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::
       role.rank, options.join_seconds, file.string());
 }
 
-// torchrun's agent owns MASTER_PORT with its key-value store; rank 0 publishes its address and secret there.
+// torchrun's agent owns MASTER_PORT with its key-value store, which anybody who reaches it may read and write. Rank 0
+// publishes its address there and, where all are on its machine, which process shares the secret with this user.
 Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional<Secret>& configured,
                                            const OpenStore& open_store, net::SessionOptions& options) {
   MOTLEY_ASSIGN(const int port, environment_integer("MASTER_PORT", 1, 65535));
@@ -114,9 +127,14 @@ Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional
   const std::shared_ptr<KeyValueStore> store = std::move(*opened);
   if (role.rank == 0) {
     Secret secret = configured ? *configured : Secret::generate();
-    options.publish = [store, key, hex = configured ? std::string() : secret.hex(),
-                       id = role.job_id](const net::Endpoint& bound) -> Status {
-      const Status set = store->set(key, to_text(bound, hex, id));
+    auto shared = std::make_shared<Descriptor>();
+    if (!configured) {
+      MOTLEY_ASSIGN(*shared, secret.share());
+    }
+    options.publish = [store, key, shared, id = role.job_id](const net::Endpoint& bound) -> Status {
+      const RendezvousPoint point = {
+          .endpoint = bound, .secret_hex = {}, .process = ::getpid(), .descriptor = shared->get()};
+      const Status set = store->set(key, to_text(point, id));
       if (set) return {};
       return fail(ErrorCode::kIo, "cannot publish rank 0's address in torchrun's store: {}", set.error().message);
     };
@@ -130,7 +148,7 @@ Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional
                 endpoint.host, port);
   }
   options.rendezvous = point->endpoint;
-  return configured ? *configured : Secret::from_text(point->secret_hex, "rank 0's secret");
+  return configured ? *configured : Secret::from_process(point->process, point->descriptor);
 }
 
 // The address file: an endpoint a rank, in rank order.
