@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@ namespace {
 
 constexpr std::size_t kMinSecretBytes = 16;
 constexpr std::size_t kMaxSecretBytes = 4096;
+constexpr const char* kSharedName = "motley-secret";
 
 // Hex of at least 16 bytes is decoded; anything else is taken as it is.
 std::string decode(const std::string& text) {
@@ -98,6 +100,28 @@ Status Secret::write(const std::filesystem::path& path) const {
   Status written = write_file(path, hex() + "\n");
   ::umask(before);
   return written;
+}
+
+Result<Descriptor> Secret::share() const {
+  const std::string text = hex();
+  Descriptor memory(::memfd_create(kSharedName, MFD_CLOEXEC));
+  if (!memory.valid() || ::fchmod(memory.get(), 0600) != 0 ||
+      ::write(memory.get(), text.data(), text.size()) != std::ssize(text)) {
+    return fail(ErrorCode::kIo, "cannot hold a secret in memory for other processes: {}", errno_text());
+  }
+  return memory;
+}
+
+// Who says where it is may be anybody, so it must be what share() made: the system opens it to this user alone.
+Result<Secret> Secret::from_process(std::int64_t process, int descriptor) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", process, descriptor);
+  std::error_code problem;
+  const std::filesystem::path target = std::filesystem::read_symlink(path, problem);
+  if (problem || target != fmt::format("/memfd:{} (deleted)", kSharedName)) {
+    return fail(ErrorCode::kRefused, "process {} shares no secret with this user as its descriptor {}: {}", process,
+                descriptor, problem ? problem.message() : target.string());
+  }
+  return from_file(path);
 }
 
 std::string Secret::hex() const {

@@ -346,7 +346,9 @@ Claim own_claim(const SessionOptions& options, const Membership& membership, std
 Result<std::unique_ptr<Session>> Session::join(const SessionOptions& options, const Secret& secret) {
   MOTLEY_TRY(check(options));
   MOTLEY_ASSIGN(Gathering gathering, options.rank == 0 ? gather(options, secret) : attend(options, secret));
-  return std::make_unique<WatchedSession>(options, secret, std::move(gathering));
+  SessionOptions joined = options;
+  joined.publish = {};
+  return std::make_unique<WatchedSession>(std::move(joined), secret, std::move(gathering));
 }
 
 Error first_cause(const Session& session, const Error& seen) {

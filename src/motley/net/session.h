@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/os/descriptor.h"
 #include "motley/net/connection.h"
 
 namespace motley::net {
@@ -36,6 +37,10 @@ class Secret {
   std::string hex() const;
   // A file of mode 0600 that from_file reads back.
   Status write(const std::filesystem::path& path) const;
+  // For other processes of this user on this machine: memory without a name, open as long as the descriptor is, and
+  // read back from the process and the number of the descriptor there.
+  Result<Descriptor> share() const;
+  static Result<Secret> from_process(std::int64_t process, int descriptor);
   const std::string& bytes() const { return bytes_; }
   // Where it is from, for messages: "the file 'token'".
   const std::string& source() const { return source_; }
@@ -78,7 +83,8 @@ struct SessionOptions {
   double silence_seconds = 30;          // a rank whose control connection is silent for longer counts as lost
   std::string fingerprint;       // of the effective job; ranks that differ are refused, with both values in the message
   bool payload_checksum = true;  // CRC-32C over payloads between hosts
-  // Rank 0 only, optional: called with the address really bound before others are waited for (to publish it).
+  // Rank 0 only, optional: called with the address really bound before others are waited for (to publish it). What it
+  // holds on to is of no use once all have joined.
   std::function<Status(const Endpoint&)> publish;
 };
 

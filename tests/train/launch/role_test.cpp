@@ -1,15 +1,21 @@
 // Where ranks meet through torchrun's store, with a store of the test's own.
 #include "motley/train/launch/role.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <map>
+
+#include "motley/base/os/descriptor.h"
 
 namespace motley::train {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class TorchrunTest : public ::testing::Test {
  protected:
@@ -60,16 +66,58 @@ TEST_F(TorchrunTest, RankZeroTellsTheOthersWhereItIsAndTheSecret) {
   ASSERT_TRUE(zero.publish);
   ASSERT_TRUE(zero.publish({"127.0.0.1", 4321}));
   EXPECT_EQ(texts_.count("motley/id"), 1u);
+  // Anybody on this machine can read the store.
+  EXPECT_THAT(texts_["motley/id"], Not(HasSubstr(secret->hex())));
   net::SessionOptions one;
   const auto told = meet(1, one);
   ASSERT_TRUE(told) << told.error().message;
   EXPECT_EQ(told->hex(), secret->hex());
   EXPECT_EQ(one.rendezvous.port, 4321);
+  // Once they have met nothing of it is left.
+  zero.publish = {};
+  EXPECT_FALSE(meet(1, one));
+}
+
+// Where the secret is, is this user's own business: the store cannot name another file of the user.
+TEST_F(TorchrunTest, WhoWritesIntoTheStoreCannotHaveAnotherFileRead) {
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / fmt::format("motley-own-{}", ::getpid());
+  ASSERT_TRUE(net::Secret::generate().write(path));
+  const Descriptor own(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::filesystem::remove(path);
+  texts_["motley/id"] =
+      fmt::format(R"({{"host":"127.0.0.1","port":4321,"job":"id","secret":"","process":{},"descriptor":{}}})",
+                  ::getpid(), own.get());
+  net::SessionOptions one;
+  const auto told = meet(1, one);
+  ASSERT_FALSE(told);
+  EXPECT_THAT(told.error().message, HasSubstr("shares no secret"));
+  for (const char* text : {"[]", "3", R"({"job":"id","host":5})", R"({"job":7})",
+                           R"({"job":"id","host":"127.0.0.1","port":1,"secret":"","process":"x","descriptor":1})"}) {
+    texts_["motley/id"] = text;
+    EXPECT_EQ(meet(1, one).error().code, ErrorCode::kCorrupt) << text;
+  }
+}
+
+// A process of another user, as any local one is.
+TEST_F(TorchrunTest, AnotherUserCannotReadTheSecret) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  net::SessionOptions zero;
+  ASSERT_TRUE(meet(0, zero));
+  ASSERT_TRUE(zero.publish({"127.0.0.1", 4321}));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    net::SessionOptions one;
+    const bool another = ::setresgid(65534, 65534, 65534) == 0 && ::setresuid(65534, 65534, 65534) == 0;
+    ::_exit(another && !meet(1, one) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST(Rendezvous, RefusesWhatIsNoAddress) {
   const char* good = R"({"host":"127.0.0.1","port":4321,"secret":"0f","job":"id"})";
-  EXPECT_EQ(*parse_rendezvous(good), (RendezvousPoint{"127.0.0.1", 4321, "0f", "id"}));
+  EXPECT_EQ(*parse_rendezvous(good), (RendezvousPoint{"127.0.0.1", 4321, "id", "0f"}));
   for (const auto& [text, named] : std::map<std::string, std::string>{
            {"", "not JSON"},
            {"[]", "rendezvous.json"},

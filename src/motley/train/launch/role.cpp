@@ -60,7 +60,7 @@ Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::
     Secret secret = Secret::generate();
     options.publish = [file, hex = secret.hex(), id = role.job_id](const net::Endpoint& bound) -> Status {
       const mode_t before = ::umask(0077);
-      Status written = write_file(file, write_json_line(RendezvousPoint{bound.host, bound.port, hex, id}));
+      Status written = write_file(file, write_json_line(RendezvousPoint{bound.host, bound.port, id, hex}));
       ::umask(before);
       return written;
     };
@@ -85,7 +85,8 @@ Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::
               role.rank, options.join_seconds, file.string(), found);
 }
 
-// torchrun's agent owns MASTER_PORT with its key-value store; rank 0 publishes its address and secret there.
+// torchrun's agent owns MASTER_PORT with its key-value store, which anybody who reaches it may read and write. Rank 0
+// publishes its address there and, where all are on its machine, which process shares the secret with this user.
 Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional<Secret>& configured,
                                            const OpenStore& open_store, net::SessionOptions& options) {
   MOTLEY_ASSIGN(const int port, environment_integer("MASTER_PORT", 1, 65535));
@@ -101,9 +102,14 @@ Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional
   const std::shared_ptr<KeyValueStore> store = std::move(*opened);
   if (role.rank == 0) {
     Secret secret = configured ? *configured : Secret::generate();
-    options.publish = [store, key, hex = configured ? std::string() : secret.hex(),
-                       id = role.job_id](const net::Endpoint& bound) -> Status {
-      const Status set = store->set(key, write_json_line(RendezvousPoint{bound.host, bound.port, hex, id}));
+    auto shared = std::make_shared<Descriptor>();
+    if (!configured) {
+      MOTLEY_ASSIGN(*shared, secret.share());
+    }
+    options.publish = [store, key, shared, id = role.job_id](const net::Endpoint& bound) -> Status {
+      const RendezvousPoint point = {
+          .host = bound.host, .port = bound.port, .job = id, .process = ::getpid(), .descriptor = shared->get()};
+      const Status set = store->set(key, write_json_line(point));
       if (set) return {};
       return fail(ErrorCode::kIo, "cannot publish rank 0's address in torchrun's store: {}", set.error().message);
     };
@@ -117,7 +123,7 @@ Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional
                 endpoint.host, port, point ? fmt::format("it is of job '{}'", point->job) : point.error().message);
   }
   options.rendezvous = {point->host, point->port};
-  return configured ? *configured : Secret::from_text(point->secret, "rank 0's secret");
+  return configured ? *configured : Secret::from_process(point->process, point->descriptor);
 }
 
 // The address file: an endpoint a rank, in rank order.

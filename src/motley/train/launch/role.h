@@ -36,8 +36,10 @@ Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank);
 struct RendezvousPoint {
   std::string host;
   std::uint16_t port = 0;
-  std::string secret;  // as hex; empty: all ranks have it
-  std::string job;     // the id of the start
+  std::string job;           // the id of the start
+  std::string secret = {};   // as hex, in the file, which only this user may read
+  std::int64_t process = 0;  // that shares the secret with this user as this descriptor, in the store, which anybody may
+  int descriptor = -1;       // read; -1: all ranks have it
   bool operator==(const RendezvousPoint&) const = default;
 };
 
@@ -45,8 +47,10 @@ template <class Archive>
 void fields(Archive& archive, RendezvousPoint& point) {
   archive.required("host", point.host, kNotEmpty);
   archive.required("port", point.port, NumberIs::between(1, 65535));
-  archive.required("secret", point.secret);
   archive.required("job", point.job);
+  archive.optional("secret", point.secret);
+  archive.optional("process", point.process, NumberIs::kNotNegative);
+  archive.optional("descriptor", point.descriptor, NumberIs::between(-1, 1 << 30));
 }
 
 Result<RendezvousPoint> parse_rendezvous(std::string_view text);
