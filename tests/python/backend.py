@@ -104,6 +104,17 @@ def overlap_many():
             if not torch.equal(tensor, sum(values(tensor.shape, torch.float32, other, index) for other in range(count)))]
 
 
+def broadcast_from_nobody():
+    """What is said of roots that no rank of the group is."""
+    said = {}
+    for root in (-1, 3):
+        try:
+            dist.broadcast(torch.ones(8), group_src=root)
+        except ValueError as problem:
+            said[root] = str(problem)
+    return said
+
+
 class Collectives(RanksTest):
     count, backend = 3, "motley"
 
@@ -118,6 +129,11 @@ class Collectives(RanksTest):
 
     def test_subgroups(self):
         self.assertEqual(self.on_ranks(use_subgroups, 20), [[]] * 3)
+
+    def test_a_root_that_is_no_rank_is_refused(self):
+        for said in self.on_ranks(broadcast_from_nobody):
+            for root in (-1, 3):
+                self.assertIn(f"the root is rank {root} of the group; accepted: 0 to 2", said[root])
 
 
 class CollectivesOverTcp(Collectives):
@@ -214,6 +230,10 @@ else:
         for code, text in ends:
             self.assertEqual(code, 1)
             self.assertRegex(text, "DistBackendError: motley: .*40 bytes.*44 bytes|44 bytes.*40 bytes")
+        ends = run_scripts(START + "dist.all_reduce(torch.ones(10), [dist.ReduceOp.SUM, dist.ReduceOp.AVG][rank])", 2)
+        for code, text in ends:
+            self.assertEqual(code, 1)
+            self.assertRegex(text, r"DistBackendError: motley: .*\(sum\).*\(average\)|\(average\).*\(sum\)")
 
     def test_an_abort_ends_operations_under_way(self):
         script = START + """

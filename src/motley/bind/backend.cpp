@@ -217,6 +217,8 @@ void Backend::setTimeout(std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10d::Work> Backend::broadcast(std::vector<at::Tensor>& tensors,
                                                   const c10d::BroadcastOptions& options) {
+  TORCH_CHECK_VALUE(0 <= options.rootRank && options.rootRank < getSize(), "motley:broadcast: the root is rank ",
+                    options.rootRank, " of the group; accepted: 0 to ", getSize() - 1);
   if (group_.communicator && tensors.size() == 1 && is_plain(tensors[0])) {
     const bool is_root = options.rootRank == getRank();
     return start({.kind = CollectiveKind::kBroadcast,

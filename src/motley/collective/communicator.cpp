@@ -11,6 +11,10 @@ const char* to_string(CollectiveKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+const char* to_string(Reduction reduction) {
+  return reduction == Reduction::kSum ? "sum" : "average";
+}
+
 Result<std::unique_ptr<Communicator>> Communicator::create(net::Session& session, Transport transport,
                                                            const Deadline& deadline) {
   if (transport == Transport::kAuto && session.membership().on_one_host()) {

@@ -40,6 +40,7 @@ enum class CollectiveKind : std::uint8_t {
 };
 const char* to_string(CollectiveKind kind);
 enum class Reduction : std::uint8_t { kSum, kAverage };
+const char* to_string(Reduction reduction);
 
 struct Collective {
   CollectiveKind kind = CollectiveKind::kBarrier;

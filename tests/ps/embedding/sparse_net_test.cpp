@@ -594,6 +594,25 @@ TEST(SparseNet, LeavesNothingOfARankThatDiesWhilePushing) {
   }
 }
 
+// A rank that goes in order finishes no further step: who waits for one is told at once, not at its deadline.
+TEST(SparseNet, TellsThoseWhoWaitForARankThatHasLeft) {
+  const Servers servers(1);
+  const std::vector<SparseTableOptions> tables = {make_table_options("a", 1, Kind::kSgd)};
+  collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
+    const auto client = open(session, servers, tables, SparseMode::kSynchronous);
+    finish(*client, 1);
+    EXPECT_EQ(pull(*client, 0, {1}).size(), 1u);
+    if (rank == 1) return;
+    finish(*client, 1);
+    Floats rows(1);
+    const Status pulled = client->pull(0, Ids{1}, rows, soon());
+    ASSERT_FALSE(pulled);
+    EXPECT_EQ(pulled.error().code, ErrorCode::kPeerLost);
+    EXPECT_EQ(pulled.error().rank, 1);
+    EXPECT_THAT(pulled.error().message, HasSubstr("rank 1 has left the job"));
+  });
+}
+
 // Nothing is read from a rank while a request of its waits for others; that it has ended is seen all the same.
 TEST(SparseNet, NoticesARankThatDiesWhileItsRequestWaits) {
   const Servers servers(1);

@@ -83,6 +83,26 @@ void SparseJob::fail_with(const Error& error) {
   notify_all();
 }
 
+void SparseJob::leave(int rank) {
+  const std::lock_guard lock(mutex_);
+  ranks_.at(rank).left = true;
+  notify_all();
+}
+
+void SparseJob::fail_if_unreachable(int rank, std::int64_t step) {
+  std::optional<int> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ranks_.at(rank).finished < step) return;  // it asks ahead, and may leave as well
+    for (const auto& [other, state] : ranks_) {
+      if (state.left && state.finished < step) gone = other;
+    }
+  }
+  if (!gone) return;
+  fail_with({ErrorCode::kPeerLost, fmt::format("rank {} has left the job '{}', and others wait for it", *gone, name_),
+             *gone});
+}
+
 Status SparseJob::open(int rank, const SparseOpen& open) {
   {
     const std::lock_guard lock(mutex_);

@@ -68,6 +68,8 @@ class SparseJob {
     const std::lock_guard lock(mutex_);
     ranks_.at(rank).waits = nullptr;
   }
+  // Says that a rank goes in order, and finishes no further step.
+  void leave(int rank);
   // Whether it has failed, or all who came have gone.
   bool over();
 
@@ -94,6 +96,8 @@ class SparseJob {
 
   // Ends the job for all ranks; the first error counts.
   void fail_with(const Error& error);
+  // Does so where `rank`, which has finished this step, waits for one that has left without.
+  void fail_if_unreachable(int rank, std::int64_t step);
   std::optional<Error> failure() {
     const std::lock_guard lock(mutex_);
     return failure_;
@@ -120,6 +124,7 @@ class SparseJob {
   struct Rank {
     const net::WaitSet* waits = nullptr;  // while it is here
     bool open = false;
+    bool left = false;
     std::int64_t finished = 0;
     std::deque<Step> steps;  // not applied yet; the last is not finished
   };

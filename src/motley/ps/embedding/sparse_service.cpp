@@ -91,8 +91,16 @@ class SparseConnection {
         MOTLEY_ASSIGN(held_, connection_.try_receive());
         if (!held_) break;
       }
-      if (held_->header.type == kServerLeave) return false;
-      if (!is_due(*held_)) break;
+      if (held_->header.type == kServerLeave) {
+        job_.leave(rank_);
+        return false;
+      }
+      if (!is_due(*held_)) {
+        if (held_->header.type == kSparseSave) {
+          job_.fail_if_unreachable(rank_, static_cast<std::int64_t>(held_->header.tag));
+        }
+        break;
+      }
       MOTLEY_TRY(handle(*std::exchange(held_, std::nullopt)));
     }
     if (rank_ == 0) {
@@ -123,6 +131,7 @@ class SparseConnection {
   Status answer_waiting() {
     for (auto pull = waiting_.begin(); pull != waiting_.end();) {
       if (!job_.reached(after(*pull))) {
+        job_.fail_if_unreachable(rank_, after(*pull));
         ++pull;
         continue;
       }
