@@ -313,8 +313,11 @@ def _evaluated(program: torch.export.ExportedProgram) -> torch.nn.Module:
 
 def _write(path: Path, writer: Callable[[Path], Any]) -> None:
     """Has ``writer`` write a file aside, which takes the place of ``path`` once it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.stem + ".", suffix=path.suffix)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.stem + ".", suffix=path.suffix)
+    except OSError as problem:
+        raise ExportError(f"--output: '{path}' cannot be written: {problem.strerror}") from problem
     os.close(handle)
     try:
         writer(Path(aside))

@@ -83,8 +83,10 @@ def main(words: Sequence[str]) -> int:
         except ValueError:
             parser.error(f"--emulated-speeds is '{given.emulated_speeds}'; numbers with commas between them are accepted")
     workers = given.workers if given.workers is not None else len(speeds or [])
-    if workers < 1:
+    if given.workers is None and speeds is None:
         parser.error("say --workers, --emulated-speeds or --sbatch")
+    if workers < 1:
+        parser.error(f"--workers is {workers}; a number from 1 on is accepted")
     logging.basicConfig(format="motley: error: %(message)s")
     try:
         run([given.script, *given.arguments], workers, speeds)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import operator
 import os
 import socket
 import time
@@ -151,28 +152,26 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 f"motley.DataLoader needs a dataset with __len__ and __getitem__, to use each sample once; {type(dataset).__name__} "
                 "has no length. Keep your own loader, and motley.weight_gradients(model, samples=count) weights by what count gives for a "
                 "batch")
-        _check_integer("global_batch_size", global_batch_size, 1)
-        _check_integer("gradient_accumulation_steps", gradient_accumulation_steps, 1)
-        _check_integer("seed", seed, 0)
+        self._batch = _read_integer("global_batch_size", global_batch_size, 1)
+        self._accumulation = _read_integer("gradient_accumulation_steps", gradient_accumulation_steps, 1)
+        self._shuffle, self._seed, self._drop_last = bool(shuffle), _read_integer("seed", seed, 0, 2**63 - 1), bool(drop_last)
+        self._micro = None
         if micro_batch_size is not None:
-            _check_integer("micro_batch_size", micro_batch_size, 1)
+            self._micro = _read_integer("micro_batch_size", micro_batch_size, 1)
             if gradient_accumulation_steps != 1:
                 raise ValueError("gradient_accumulation_steps and micro_batch_size: one of them, not both")
         self._size = len(dataset)
-        self._batch = int(global_batch_size)  # type: ignore[arg-type]
         if self._size < 1 or (drop_last and self._size < self._batch):
             raise ValueError(f"the dataset has {self._size} samples, fewer than one batch: at least "
                              f"{self._batch if drop_last else 1} are needed")
-        self._shuffle, self._seed, self._drop_last = bool(shuffle), int(seed), bool(drop_last)
-        self._accumulation, self._micro = int(gradient_accumulation_steps), micro_batch_size
         self._unit = self._micro or self._accumulation  # samples that are not split further
         self._check_unit()
         self._policy, self._proportions, self._recorded, self._recorded_name = _read_policy(batch_split, self._batch)
         self._counted = 1 if self._policy == "replay" else self._unit  # samples that the splitter counts as one
-        self._minimum, self._maximum = min_local_batch_size, max_local_batch_size
-        for name, bound in (("min_local_batch_size", self._minimum), ("max_local_batch_size", self._maximum)):
-            if bound is not None:
-                _check_integer(name, bound, 0 if name[1] == "i" else 1)
+        self._minimum, self._maximum = (
+            None if bound is None else _read_integer(name, bound, least)
+            for name, bound, least in (("min_local_batch_size", min_local_batch_size, 0),
+                                       ("max_local_batch_size", max_local_batch_size, 1)))
         if run_directory is not None and not isinstance(run_directory, (str, os.PathLike)):
             raise ValueError(f"run_directory is {run_directory!r}; the path of a new folder is accepted")
         if writer is not None and not hasattr(writer, "add_scalar") and not hasattr(writer, "log"):
@@ -542,9 +541,15 @@ class Mean:
         return weighted / samples if samples else math.nan
 
 
-def _check_integer(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}; an integer of at least {least} is accepted")
+def _read_integer(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
+    """Also one of NumPy."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or not least <= number <= most:
+        raise ValueError(f"{name} is {value!r}; an integer of at least {least} and at most {most} is accepted")
+    return number
 
 
 def _read_policy(batch_split: Any, global_batch_size: int) -> tuple[str, list[float], str, str]:

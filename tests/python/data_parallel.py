@@ -516,6 +516,10 @@ class OneProcess(unittest.TestCase):
         self.refused("motley.DataLoader does that", data, 64, sampler=torch.utils.data.SequentialSampler(data))
         self.refused("global_batch_size is None", data)
         self.refused("global_batch_size is 0", data, 0)
+        self.refused("global_batch_size is 64.0", data, 64.0)
+        self.assertEqual(len(motley.DataLoader(data, torch.tensor(64))), len(motley.DataLoader(data, 64)))  # as NumPy's integers
+        self.refused("seed is 1000000000000000000000; an integer of at least 0 and at most 9223372036854775807", data, 64, seed=10**21)
+        self.refused("max_local_batch_size is 1000000000000000000000; an integer of at least 1", data, 64, max_local_batch_size=10**21)
         self.refused("has no length", Stream(), 4)
         self.refused("does not divide global_batch_size", data, 64, gradient_accumulation_steps=5)
         self.refused("does not divide the last batch", data, 64, gradient_accumulation_steps=4)

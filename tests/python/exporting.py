@@ -135,6 +135,7 @@ class ExportRefusals(unittest.TestCase):
         self.refuse(["model.py:Net", "--input", "12", "--arguments", "3"], "object of names")
         self.refuse(["model.py:net", "--input", "12", "--arguments", '{"hidden": 3}'], "is an instance and takes none")
         self.refuse(["model.py:Net", "--input", "12", "--output", "net.pt"], "must end in .pt2")
+        self.refuse(["model.py:Net", "--input", "12", "--output", "/proc/net.pt2"], "--output: '/proc/net.pt2' cannot be written")
         self.refuse(["model.py:Branches", "--input", "12"], "torch.export cannot record the module")
         self.refuse(["model.py:Evaluates", "--input", "12"], "computes something else in evaluation")
 

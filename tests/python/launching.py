@@ -76,7 +76,8 @@ class Launching(unittest.TestCase):
 
     def test_wrong_flags(self):
         for flags, words in ((["--emulated-speeds", "1,fast"], "numbers with commas"), (["--emulated-speeds", "1,0"], "numbers above 0"),
-                             (["--workers", "3", "--emulated-speeds", "1,1"], "2 emulated speeds for 3 ranks"), ([], "say --workers")):
+                             (["--workers", "3", "--emulated-speeds", "1,1"], "2 emulated speeds for 3 ranks"), ([], "say --workers"),
+                             (["--workers", "0"], "--workers is 0; a number from 1 on")):
             with self.subTest(flags):
                 done = self.launch("", *flags)
                 self.assertEqual(done.returncode, 2)
