@@ -51,14 +51,6 @@ if(NOT highs_failed)
   endif()
 endif()
 
-# What was found, said to all files alike: a header that was compiled beforehand serves only files with its definitions.
-if(RocksDB_FOUND)
-  target_compile_definitions(motley_flags INTERFACE $<BUILD_INTERFACE:MOTLEY_HAS_ROCKSDB>)
-endif()
-if(TARGET motley::highs)
-  target_compile_definitions(motley_flags INTERFACE $<BUILD_INTERFACE:MOTLEY_HAS_HIGHS>)
-endif()
-
 # libtorch comes from a Python environment: MOTLEY_PYTHON, else .venv. Paths are asked of torch itself, because
 # find_package(Torch) fails on CUDA wheels where there is no CUDA toolkit.
 if(MOTLEY_WITH_TORCH)

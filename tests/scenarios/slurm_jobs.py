@@ -123,7 +123,7 @@ class SlurmJobs(LiveService):
         self.assertEqual(self.output("fails"), "once\n")
         self.submit("nothing", "no-such-program")
         self.wait_until("nothing", "failed")
-        self.assertIn("ended with 127", self.schedule("why", "nothing"))
+        self.assertIn("cannot start 'no-such-program': No such file or directory", self.schedule("why", "nothing"))
 
     def test_a_command_that_fails_with_its_node_is_not_to_blame(self):
         self.serve(*self.flags)
