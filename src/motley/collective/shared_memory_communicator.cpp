@@ -278,8 +278,8 @@ class SharedMemoryCommunicator final : public Communicator {
   static std::string describe(const Announcement& said) {
     const bool reduces = said.kind == CollectiveKind::kAllReduce || said.kind == CollectiveKind::kReduceScatter;
     const std::string how = said.kind == CollectiveKind::kBroadcast ? fmt::format(" from rank {}", said.root)
-                            : reduces ? fmt::format(" ({})", to_string(said.reduction))
-                                      : "";
+                            : reduces                               ? fmt::format(" ({})", to_string(said.reduction))
+                                                                    : "";
     return fmt::format("{}{} of {} bytes ({})", to_string(said.kind), how, said.bytes, to_string(said.type));
   }
 

@@ -36,10 +36,11 @@ Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank);
 struct RendezvousPoint {
   std::string host;
   std::uint16_t port = 0;
-  std::string job;           // the id of the start
-  std::string secret = {};   // as hex, in the file, which only this user may read
-  std::int64_t process = 0;  // that shares the secret with this user as this descriptor, in the store, which anybody may
-  int descriptor = -1;       // read; -1: all ranks have it
+  std::string job;          // the id of the start
+  std::string secret = {};  // as hex, in the file, which only this user may read
+  std::int64_t process =
+      0;                // that shares the secret with this user as this descriptor, in the store, which anybody may
+  int descriptor = -1;  // read; -1: all ranks have it
   bool operator==(const RendezvousPoint&) const = default;
 };
 
