@@ -1,6 +1,6 @@
 """A click model of one's own, CTRDNN as others call it: embeddings of 26 categories at a parameter server, fully connected layers here.
 
-    motley launch --workers 2 examples/python/click_model.py --data train.txt
+    python -m motley launch --workers 2 examples/python/click_model.py --data train.txt
 
 The data are in Criteo's format: a label, 13 numbers and 26 hexadecimal categories in a line, separated by tabs.
 """

@@ -1,7 +1,7 @@
 """plain.py for machines that are not alike: each batch is split by the measured speed of the ranks. The loader and
 the weighted gradients differ; the sampler is gone, the split is printed, and a run directory is left if asked for.
 
-    motley launch --emulated-speeds 1,1,0.5,0.25 examples/python/mixed.py
+    python -m motley launch --emulated-speeds 1,1,0.5,0.25 examples/python/mixed.py
 """
 import argparse
 import time

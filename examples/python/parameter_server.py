@@ -1,6 +1,6 @@
 """mixed.py with a parameter server in place of DistributedDataParallel: rank 0 runs one, and it takes the optimizer's step.
 
-    motley launch --workers 2 examples/python/parameter_server.py
+    python -m motley launch --workers 2 examples/python/parameter_server.py
 """
 import argparse
 import time
