@@ -168,6 +168,7 @@ TEST_F(UnauthenticatedPeers, AHighRankNumberTakesNoMemory) {
     return connections;
   };
   const std::size_t before = allocated_bytes();
+  if (before == 0) GTEST_SKIP() << "this build's allocator does not count (a sanitizer's)";
   const auto low = open(0);
   const std::size_t between = allocated_bytes();
   const auto high = open(4095);
