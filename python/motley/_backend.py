@@ -1,8 +1,8 @@
 """Makes a process group's backend: lets its ranks find each other through the store that torch.distributed gives them, and makes
 the gloo group that does what the backend leaves to it.
 
-The store has no authorization. What goes through it is where ranks are and, only where all of them are on one host, a secret that
-is good on this host alone; between hosts the secret is the user's own, in a file that MOTLEY_SECRET_FILE names.
+The store has no authorization. What goes through it is where ranks are and, only where all of them are on one host, which process
+shares the secret with those of its user; between hosts the secret is the user's own, in a file that MOTLEY_SECRET_FILE names.
 """
 
 from __future__ import annotations
@@ -106,15 +106,18 @@ def _arrange(store: Store, rank: int, one_host: bool, timeout: timedelta) -> _mo
     host = "127.0.0.1" if one_host else _reachable_address()
     secret = _motley.generate_secret() if one_host else _read_secret()
 
+    # Open as long as publish() is, which goes when the ranks have joined.
+    shared = open(_motley.share_secret(secret), "rb") if one_host and rank == 0 else None  # noqa: SIM115
+
     def publish(endpoint: str) -> None:
-        store.set("endpoint", f"{endpoint} {secret}" if one_host else endpoint)
+        store.set("endpoint", f"{endpoint} {os.getpid()} {shared.fileno()}" if shared else endpoint)
 
     if rank == 0:
         endpoint = f"{host}:0"
     else:
         _wait(store, ["endpoint"], [0], timeout)
-        endpoint, *secrets = store.get("endpoint").decode().split()
-        secret = secrets[0] if one_host else secret
+        endpoint, *place = store.get("endpoint").decode().split()
+        secret = _motley.read_shared_secret(*map(int, place)) if one_host else secret
     return _motley.Rendezvous(secret, not one_host, endpoint, host, publish, transport == "tcp")
 
 

@@ -106,6 +106,26 @@ TEST(Handshake, AnotherVersionIsNamedOnBothSides) {
   }
 }
 
+// Names that look alike on a terminal, or are no text, are refused as they come, and shown so that they can be told
+// apart.
+TEST(Handshake, NamesThatAreNoPlainTextAreRefusedAndShownEscaped) {
+  const Secret secret = Secret::generate();
+  for (const auto& [name, shown] :
+       {std::pair("job\x01", "job\\x01"), std::pair("job\xff", "job\\xff"), std::pair("\x1b[2Jjob", "\\x1b[2Jjob"),
+        std::pair("job\xc2\x9b", "job\\xc2\\x9b")}) {
+    Claim strange = claim(2);
+    strange.identity.job = name;
+    Handshake connector = side(Role::kConnector, secret, strange);
+    Handshake acceptor = side(Role::kAcceptor, secret, claim(0));
+    const Outcome outcome = run(connector, acceptor);
+    ASSERT_FALSE(outcome.acceptor.has_value());
+    EXPECT_EQ(outcome.acceptor.error().code, ErrorCode::kRefused);
+    EXPECT_NE(outcome.acceptor.error().message.find(fmt::format("the job '{}'", shown)), std::string::npos)
+        << outcome.acceptor.error().message;
+    EXPECT_FALSE(acceptor.proved());
+  }
+}
+
 TEST(Handshake, ReplayedAndReflectedMessagesAreRefused) {
   const Secret secret = Secret::generate();
   Handshake connector = side(Role::kConnector, secret, claim(2));

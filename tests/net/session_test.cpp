@@ -202,6 +202,16 @@ TEST(Session, WrongSecretFingerprintSizeAndBusyPort) {
   EXPECT_EQ(by_size.first.code, ErrorCode::kRefused) << by_size.first.message;
   EXPECT_EQ(by_size.second.code, ErrorCode::kRefused) << by_size.second.message;
 
+  for (const auto& [name, shown] : {std::pair("job\x01", "job\\x01"), std::pair("\xff", "\\xff")}) {
+    auto strange = options_for(0, 1, 0);
+    strange.job = name;
+    const auto refused = Session::join(strange, secret);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidInput);
+    EXPECT_NE(refused.error().message.find(fmt::format("the job '{}'", shown)), std::string::npos)
+        << refused.error().message;
+  }
+
   const auto taken = listen_at({"127.0.0.1", 0});
   const auto port = local_endpoint(*taken).port;
   const auto busy = Session::join(options_for(0, 1, port), secret);

@@ -306,6 +306,27 @@ except RuntimeError as problem:
                 self.assertIn("[2.0, 2.0, 2.0]", text)
                 self.assertIn("motley: all_reduce: it goes over gloo, which is not authenticated", text)
 
+    def test_the_secret_of_one_host_is_not_in_the_store(self):
+        script = """
+import os, pathlib, re, torch.distributed as dist, motley
+read = getattr(motley._motley, "read_shared_secret", None)
+places = []
+motley._motley.read_shared_secret = lambda *place: (places.append(place), read(*place))[1]
+dist.init_process_group("motley", init_method=os.environ["INIT"], rank=int(os.environ["RANK"]), world_size=2)
+dist.barrier()
+if dist.get_rank() == 1:
+    stored = pathlib.Path(os.environ["INIT"].removeprefix("file://")).read_bytes()
+    assert b"endpoint" in stored and not re.search(rb"[0-9a-f]{64}", stored), stored
+    try:
+        read(*places[0])
+    except RuntimeError as problem:
+        print(problem)
+dist.barrier()
+"""
+        (_, _), (code, text) = run_scripts(script, 2)
+        self.assertEqual(code, 0, text)
+        self.assertIn("shares no secret", text)  # once the ranks have joined
+
     def test_torchrun_starts_again(self):
         script = """
 import os, signal, torch, torch.distributed as dist, motley

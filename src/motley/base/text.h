@@ -1,9 +1,12 @@
-// Text taken apart: what stands between blanks, and the number that it is.
+// Text taken apart: what stands between blanks, the number that it is, and its characters, of which some are not shown
+// to people as they come.
 #pragma once
 
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -23,5 +26,13 @@ std::optional<Number> parse_number(std::string_view text) {
   const bool is_read = problem == std::errc() && rest == text.data() + text.size();
   return is_read && std::isfinite(static_cast<double>(number)) ? std::optional(number) : std::nullopt;
 }
+
+// The length of the well-formed UTF-8 sequence at the front of the text, 0 where there is none.
+std::size_t utf8_length(std::string_view text);
+
+// Control characters and bytes that are not UTF-8 as \xNN each, all others as they are.
+std::string escaped(std::string_view text);
+// Whether there is nothing to escape.
+bool is_plain(std::string_view text);
 
 }  // namespace motley

@@ -98,6 +98,19 @@ void add_backend(py::module_& module) {
   module.def("shutdown_backends", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
   module.def("generate_secret", [] { return net::Secret::generate().hex(); });
   module.def(
+      "share_secret",
+      [](const std::string& secret) {
+        const net::Secret shared = value_or_raise(net::Secret::from_text(secret, "the process group's secret"));
+        return value_or_raise(shared.share()).release();
+      },
+      py::arg("secret"));
+  module.def(
+      "read_shared_secret",
+      [](std::int64_t process, int descriptor) {
+        return value_or_raise(net::Secret::from_process(process, descriptor)).hex();
+      },
+      py::arg("process"), py::arg("descriptor"));
+  module.def(
       "read_secret", [](const std::string& path) { return value_or_raise(net::Secret::from_file(path)).hex(); },
       py::arg("path"));
 }

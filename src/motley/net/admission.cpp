@@ -184,6 +184,7 @@ Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& se
 Result<std::unique_ptr<Connection>> connect_to_host(const Endpoint& endpoint, const Secret& secret, const Claim& own,
                                                     const Deadline& deadline, bool payload_checksum,
                                                     const std::function<bool()>& cancelled) {
+  MOTLEY_TRY(check_names(own));
   const auto anybody = [](const Claim&) -> Status { return {}; };
   const auto is_final = [&](const Error& error) { return error.code == ErrorCode::kRefused || cancelled(); };
   auto host = connect_and_authenticate(endpoint, secret, own, anybody, deadline, cancelled, is_final);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "motley/base/text.h"
 #include "motley/net/connection.h"
 #include "motley/net/message_fields.h"
 
@@ -31,12 +32,6 @@ static_assert(sizeof(HeaderLayout) == kHandshakeHeaderBytes && std::endian::nati
 const char* to_string(HandshakeKind kind) {
   constexpr std::array kNames = {"", "hello", "challenge", "proof", "verdict"};
   return kNames.at(static_cast<std::size_t>(kind));
-}
-
-// Names from the network go into messages for people: only printable characters.
-std::string printable(std::string text) {
-  std::ranges::replace_if(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  return text;
 }
 
 tl::unexpected<Error> secret_differs(const Secret& ours) {
@@ -95,14 +90,15 @@ Result<HandshakeHeader> decode_handshake_header(std::span<const std::byte, kHand
 
 Result<Greeting> decode_greeting(std::span<const std::byte> body) {
   MOTLEY_ASSIGN(Greeting greeting, decode_message<Greeting>(body, "handshake greeting"));
-  Identity& identity = greeting.claim.identity;
-  for (std::string* name : {&identity.job, &identity.tenant, &greeting.claim.fingerprint}) *name = printable(*name);
+  if (const Status plain = check_names(greeting.claim); !plain) {
+    return fail(Error{ErrorCode::kRefused, plain.error().message, -1});
+  }
   return greeting;
 }
 
 Result<Verdict> decode_verdict(std::span<const std::byte> body) {
   MOTLEY_ASSIGN(Verdict verdict, decode_message<Verdict>(body, "handshake verdict"));
-  verdict.reason = printable(verdict.reason);
+  verdict.reason = escaped(verdict.reason);
   return verdict;
 }
 
@@ -213,6 +209,23 @@ Status Handshake::on_verdict(std::span<const std::byte> body) {
   if (verdict.code == VerdictCode::kRefused) return fail(ErrorCode::kRefused, "refused: {}", verdict.reason);
   MOTLEY_TRY(check_(peer_));
   done_ = true;
+  return {};
+}
+
+Status check_names(const Claim& claim) {
+  using Name = std::pair<const char*, const std::string&>;
+  for (const auto& [what, name] : {Name{"job", claim.identity.job}, Name{"tenant", claim.identity.tenant},
+                                   Name{"fingerprint", claim.fingerprint}}) {
+    if (name.size() > kMaxNameBytes) {
+      return fail(ErrorCode::kInvalidInput, "the {} has {} bytes; at most {} are accepted", what, name.size(),
+                  kMaxNameBytes);
+    }
+    if (!is_plain(name)) {
+      return fail(ErrorCode::kInvalidInput,
+                  "the {} '{}' has control characters or bytes that are not UTF-8; accepted: plain text", what,
+                  escaped(name));
+    }
+  }
   return {};
 }
 

@@ -109,6 +109,9 @@ class Handshake {
   std::vector<std::byte> output_;
 };
 
+// kInvalidInput where a name in it is too long, or has control characters or bytes that are not UTF-8.
+Status check_names(const Claim& claim);
+
 // Peers must agree on job, tenant and fingerprint; both values are named where they do not.
 Status check_same_job(const Claim& own, const Claim& peer);
 

@@ -318,14 +318,7 @@ Status check(const SessionOptions& options) {
     return fail(ErrorCode::kInvalidInput, "rank {} is not one of the {} ranks 0 to {}", options.rank, options.size,
                 options.size - 1);
   }
-  for (const auto& [what, text] : {std::pair<const char*, const std::string&>("job", options.job),
-                                   std::pair<const char*, const std::string&>("tenant", options.tenant),
-                                   std::pair<const char*, const std::string&>("fingerprint", options.fingerprint)}) {
-    if (text.size() > kMaxNameBytes) {
-      return fail(ErrorCode::kInvalidInput, "the {} has {} bytes; at most {} are accepted", what, text.size(),
-                  kMaxNameBytes);
-    }
-  }
+  MOTLEY_TRY(check_names(own_claim(options, {}, 0)));
   MOTLEY_TRY(check_bind(options.bind_host, options.given_secret));
   if (options.rank == 0) MOTLEY_TRY(check_bind(options.rendezvous.host, options.given_secret));
   return {};

@@ -19,6 +19,7 @@ class Descriptor {
   ~Descriptor() { close(); }
   int get() const { return descriptor_; }
   bool valid() const { return descriptor_ >= 0; }
+  int release() { return std::exchange(descriptor_, -1); }  // to whoever closes it now
   void close() {
     if (descriptor_ >= 0) {
       ::close(std::exchange(descriptor_, -1));

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "motley/base/os/descriptor.h"
+#include "motley/base/text.h"
 
 namespace motley {
 namespace {
@@ -143,15 +144,16 @@ Status make_folders(const fs::path& path) {
 }
 
 Status check_folder_name(std::string_view name) {
-  const auto is_plain = [](unsigned char c) {
+  const auto is_accepted = [](unsigned char c) {
     return std::isalnum(c) != 0 || c >= 0x80 ||
            std::string_view("._- ").find(static_cast<char>(c)) != std::string_view::npos;
   };
-  if (name.empty() || name.size() > 200 || name.front() == '.' || !std::ranges::all_of(name, is_plain)) {
+  if (name.empty() || name.size() > 200 || name.front() == '.' || !std::ranges::all_of(name, is_accepted) ||
+      !is_plain(name)) {
     return fail(ErrorCode::kInvalidInput,
                 "'{}' is not the name of a folder; accepted: up to 200 letters, digits, spaces, '.', '_' and '-', "
                 "not beginning with '.'",
-                name);
+                escaped(name));
   }
   return {};
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "motley/base/text.h"
+
 namespace motley::report {
 
 // The files that the build puts into the binary for every page.
@@ -13,28 +15,6 @@ extern const std::string_view page_script;    // page.js
 extern const std::string_view page_style;     // page.css
 
 namespace {
-
-// The length of the well-formed UTF-8 sequence at the front of the text, 0 where there is none: by the table of
-// RFC 3629 of what the first two bytes may be; all after them are from 80 to BF.
-std::size_t utf8_length(std::string_view text) {
-  struct Form {
-    unsigned first, last, second_least, second_most;
-    std::size_t length;
-  };
-  static constexpr Form kForms[] = {{0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3},
-                                    {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3},
-                                    {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
-                                    {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}};
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  if (byte(0) < 0x80) return 1;
-  for (const Form& form : kForms) {
-    if (byte(0) < form.first || byte(0) > form.last) continue;
-    bool holds = byte(1) >= form.second_least && byte(1) <= form.second_most;
-    for (std::size_t i = 2; i < form.length; ++i) holds = holds && (byte(i) & 0xC0u) == 0x80u;
-    return holds ? form.length : 0;
-  }
-  return 0;
-}
 
 std::string_view tone_class(Tone tone) {
   return tone == Tone::kGood ? " good" : tone == Tone::kBad ? " bad" : "";

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "motley/base/os/file.h"
+#include "motley/base/text.h"
 #include "motley/serial/json_fields.h"
 
 namespace motley::train {
@@ -35,6 +36,11 @@ Result<int> environment_integer(const char* name, int min, int max) {
 // Reads RANK- and SIZE-like variables into a role.
 Result<Role> read_role(const char* launcher, const char* rank, const char* size, const char* local_rank,
                        const std::string& job_id) {
+  if (!is_plain(job_id)) {
+    return fail(ErrorCode::kInvalidInput,
+                "{} gives the job the id '{}'; accepted: text without control characters, in UTF-8", launcher,
+                escaped(job_id));
+  }
   Role role{.launcher = launcher, .job_id = job_id, .secret_file = {}};
   MOTLEY_ASSIGN(role.size, environment_integer(size, 1, 1 << 20));
   MOTLEY_ASSIGN(role.rank, environment_integer(rank, 0, role.size - 1));
