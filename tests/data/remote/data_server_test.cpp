@@ -323,8 +323,8 @@ TEST_F(DataNodeTest, RefusesWithTheReason) {
               AllOf(HasSubstr(name), HasSubstr("the job has data.target: z; the node has data.target: y")));
   EXPECT_THAT(refusal([](DataServerAccess& own) { own.set = Set::kTest; }), HasSubstr("no test data"));
   const net::Claim other = {.identity = {.job = "job", .purpose = 0x2000}, .fingerprint = ""};
-  const auto server =
-      net::connect_to_host(served->endpoint(), token_, other, Deadline::after(5), true, [] { return false; });
+  const auto server = net::connect_to_host(served->endpoint(), token_, other, Deadline::after(5), true,
+                                           net::Encryption::kAuto, [] { return false; });
   ASSERT_FALSE(server);
   EXPECT_THAT(server.error().message, HasSubstr("this is a data server"));
 }
@@ -343,8 +343,8 @@ TEST_F(DataNodeTest, SurvivesNonsense) {
   for (const bool opens : {false, true}) {
     for (const std::uint16_t type : {kDataOpen, kDataRead, kDataSamples}) {
       for (const auto& payload : payloads) {
-        const auto connection =
-            net::connect_to_host(served->endpoint(), token_, claim, Deadline::after(10), true, [] { return false; });
+        const auto connection = net::connect_to_host(served->endpoint(), token_, claim, Deadline::after(10), true,
+                                                     net::Encryption::kAuto, [] { return false; });
         ASSERT_TRUE(connection) << connection.error().message;
         const Deadline deadline = Deadline::after(10);
         if (opens) {
