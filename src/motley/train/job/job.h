@@ -131,6 +131,11 @@ struct DeadlineSpec {
   double step = 60;  // seconds
 };
 
+// What goes between hosts, key network.
+struct NetworkSpec {
+  std::string encryption = "auto";
+};
+
 // How gradients are synchronised, key gradient_sync.
 struct GradientSyncSpec {
   std::string method = "auto";
@@ -196,6 +201,7 @@ struct Job {
   EvaluateSpec evaluate;
   AcceptanceSpec acceptance;
   DeadlineSpec deadline;
+  NetworkSpec network;
   TimelineSpec timeline;
   std::string log_level = "info";
 
