@@ -23,7 +23,7 @@ namespace {
 // What a handshake's record may hold. OpenSSL's own are shorter, and Motley's messages too.
 constexpr std::size_t kMaxHandshakeRecordBytes = 4096;
 // What one read of the socket brings at most, so that records come many at a time.
-constexpr std::size_t kReadBytes = 128 << 10;
+constexpr std::size_t kReadBytes = 32 << 10;
 // Under one key AES-GCM is good for 2^24.5 full records (RFC 8446, 5.5).
 constexpr std::size_t kRecordsPerKey = 1 << 23;
 // A peer may change its key once for so many bytes, and a few times at once: each change costs this side more than that
