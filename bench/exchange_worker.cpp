@@ -276,6 +276,7 @@ Result<std::unique_ptr<net::Session>> join(const std::vector<std::string>& argum
   options.size = std::stoi(arguments[1]);
   MOTLEY_ASSIGN(options.rendezvous, net::parse_endpoint(arguments[2]));
   options.payload_checksum = false;  // the peer has none either
+  MOTLEY_ASSIGN(options.encryption, net::encryption_from_environment());
   if (arguments.size() > 5) {
     options.bind_host = arguments[5];
     options.given_secret = true;

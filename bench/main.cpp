@@ -31,6 +31,7 @@
 #include "bench/simulate_bench.h"
 #include "bench/sparse_bench.h"
 #include "bench/sparse_net_bench.h"
+#include "bench/tls_bench.h"
 #include "bench/zero_compute_bench.h"
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
@@ -92,6 +93,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"slots", schedule_slots}}},
       {"serve", {{"all", serve_bench}}},
       {"simulate", {{"all", simulate_bench}}},
+      {"tls", {{"all", tls_bench}}},
       {"zero-compute", {{"all", zero_compute_bench}}}};
   return all;
 }

@@ -288,19 +288,23 @@ TEST(GradientReducer, SharedMemoryIsRefusedBetweenHosts) {
 TEST_P(EveryMethod, WorksBetweenProcessesAndCanBeMadeAgain) {
   const Trial run{9, 3, 5, random_layout(9, DataType::kFloat32),
                   GetParam().options.wire == WireType::kBfloat16 ? 0.03 : 1e-6};
-  const auto ends = run_processes(run.size, [&](int rank, net::Session& session) {
+  const auto work = [&](int rank, net::Session& session) {
     for (int time = 0; time < 2; ++time) {
       auto reducer = std::move(*make_reducer(session, GetParam().options));
       if (const Status prepared = reducer->prepare(run.layout, Deadline::after(30)); !prepared) return 2;
       take_part<float>(*reducer, rank, run);
     }
     return ::testing::Test::HasFailure() ? 1 : 0;
-  });
-  for (int end : ends) EXPECT_TRUE(WIFEXITED(end) && WEXITSTATUS(end) == 0) << end;
+  };
+  for (const net::Encryption encryption : {net::Encryption::kOff, net::Encryption::kOn}) {
+    for (int end : run_processes(run.size, work, encryption)) {
+      EXPECT_TRUE(WIFEXITED(end) && WEXITSTATUS(end) == 0) << end;
+    }
+  }
 }
 
 TEST_P(EveryMethod, AKilledProcessIsNamedLongBeforeTheDeadline) {
-  const auto ends = run_processes(4, [&](int rank, net::Session& session) {
+  const auto work = [&](int rank, net::Session& session) {
     auto reducer = std::move(*make_reducer(session, GetParam().options));
     if (!reducer->prepare({.bucket_elements = {500'000}}, Deadline::after(30))) return 2;
     for (std::uint64_t step = 0; step < 1000; ++step) {
@@ -317,12 +321,15 @@ TEST_P(EveryMethod, AKilledProcessIsNamedLongBeforeTheDeadline) {
       return 4;
     }
     return 5;
-  });
-  for (int rank = 0; rank < 4; ++rank) {
-    if (rank == 2) {
-      EXPECT_TRUE(WIFSIGNALED(ends[rank]));
-    } else {
-      EXPECT_TRUE(WIFEXITED(ends[rank]) && WEXITSTATUS(ends[rank]) == 0) << "rank " << rank << ": " << ends[rank];
+  };
+  for (const net::Encryption encryption : {net::Encryption::kOff, net::Encryption::kOn}) {
+    const auto ends = run_processes(4, work, encryption);
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == 2) {
+        EXPECT_TRUE(WIFSIGNALED(ends[rank]));
+      } else {
+        EXPECT_TRUE(WIFEXITED(ends[rank]) && WEXITSTATUS(ends[rank]) == 0) << "rank " << rank << ": " << ends[rank];
+      }
     }
   }
 }

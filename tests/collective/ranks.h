@@ -48,7 +48,8 @@ class LeaveTogether {
 
 // body(rank, session) in a process per rank, forked from here; it returns the process's exit code. A rank for which
 // `joins` is false never comes. Returns how each process ended, as waitpid says.
-inline std::vector<int> run_processes(int size, const std::function<int(int, net::Session&)>& body) {
+inline std::vector<int> run_processes(int size, const std::function<int(int, net::Session&)>& body,
+                                      net::Encryption encryption = net::Encryption::kAuto) {
   const auto secret = net::Secret::generate();
   std::uint16_t port = 0;
   {
@@ -64,6 +65,7 @@ inline std::vector<int> run_processes(int size, const std::function<int(int, net
       options.size = size;
       options.rendezvous = {"127.0.0.1", port};
       options.join_seconds = 20;
+      options.encryption = encryption;
       auto session = net::Session::join(options, secret);
       if (!session) {
         std::fprintf(stderr, "rank %d cannot join: %s\n", rank, session.error().message.c_str());

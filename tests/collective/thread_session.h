@@ -79,6 +79,7 @@ class ThreadSession final : public net::Session {
   // From now on this rank does not hear of others' failures.
   void forget_failure() { forgets_failure_ = true; }
   void set_job(const std::string& name) { options_.job = name; }
+  void set_encryption(net::Encryption encryption) { options_.encryption = encryption; }
   void set_tenant(const std::string& name) { options_.tenant = name; }
   void set_silence(double seconds) { options_.silence_seconds = seconds; }
   void abort(const Error& error) override {

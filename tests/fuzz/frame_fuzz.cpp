@@ -1,11 +1,12 @@
 // Everything that an unauthenticated peer or a damaged peer may send, through the parsers: frame headers, handshake
-// messages, control messages, and the handshake's two state machines. The first byte chooses which.
+// messages, control messages, and the state machines of the handshake and of TLS around it. The first byte chooses
+// which.
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "motley/net/channel_handshake.h"
 #include "motley/net/connection.h"
-#include "motley/net/handshake.h"
 #include "motley/net/messages.h"
 
 namespace {
@@ -14,10 +15,12 @@ using namespace motley;
 using namespace motley::net;
 
 // Feeds the bytes as a socket would: as many as are wanted at a time, until they end or are refused.
-void drive(Handshake::Role role, std::span<const std::byte> bytes) {
+void drive(Handshake::Role role, const ChannelHandshake::Terms& terms, std::span<const std::byte> bytes) {
   static const Secret secret = Secret::generate();
   const Claim own{{.job = "job", .tenant = "local", .rank = 1, .session = 7, .epoch = 1, .purpose = 0}, "f00d"};
-  Handshake handshake(role, secret, own, [&own](const Claim& peer) { return check_same_job(own, peer); });
+  ChannelHandshake handshake(
+      role, [](const Claim&) { return secret; }, own, [&own](const Claim& peer) { return check_same_job(own, peer); },
+      terms);
   while (!handshake.done() && handshake.wanted() <= bytes.size()) {
     const std::size_t wanted = handshake.wanted();
     if (!handshake.feed(bytes.first(wanted))) {
@@ -36,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   const auto rest = bytes.subspan(1);
-  switch (data[0] % 11) {
+  switch (data[0] % 13) {
     case 0:
       if (rest.size() >= kFrameBytes) {
         if (const auto frame = decode_frame(rest.first<kFrameBytes>())) {
@@ -58,10 +61,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       (void)decode_verdict(rest);
       break;
     case 4:
-      drive(Handshake::Role::kAcceptor, rest);
+      drive(Handshake::Role::kAcceptor, {Encryption::kAuto, true}, rest);
       break;
     case 5:
-      drive(Handshake::Role::kConnector, rest);
+      drive(Handshake::Role::kConnector, {Encryption::kAuto, true}, rest);
       break;
     case 6:
       (void)decode_message<JoinMessage>(rest, "join");
@@ -74,6 +77,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case 9:
       (void)decode_message<std::vector<Heartbeat>>(rest, "heartbeat");
+      break;
+    case 11:
+      drive(Handshake::Role::kAcceptor, {Encryption::kAuto, false}, rest);
+      break;
+    case 12:
+      drive(Handshake::Role::kConnector, {Encryption::kAuto, false}, rest);
       break;
     default:
       (void)decode_message<AbortMessage>(rest, "abort");

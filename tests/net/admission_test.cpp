@@ -41,7 +41,7 @@ class AcceptorTest : public ::testing::Test {
   AcceptorTest() {
     auto listener = *listen_at({"127.0.0.1", 0});
     where_ = local_endpoint(listener);
-    acceptor_ = std::make_unique<Acceptor>(std::move(listener), secret_, Claim{}, anybody);
+    acceptor_ = std::make_unique<Acceptor>(std::move(listener), secret_, Claim{}, anybody, Encryption::kAuto);
   }
   Descriptor connect() const { return *connect_to(where_, Deadline::after(20)); }
   void step() {

@@ -1,12 +1,17 @@
-// What every Connection must do, over frames of random sizes, both directions at once, with progress in random turns.
+// What every Connection must do, in the clear and over TLS: over frames of random sizes, both directions at once, with
+// progress in random turns.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include "motley/base/random.h"
 #include "motley/net/connection.h"
+#include "motley/net/wait_set.h"
+#include "tests/net/channel_pair.h"
 
 namespace motley::net {
 namespace {
+
+enum class Kind { kPlain, kChecked, kEncrypted };
 
 struct Pair {
   std::unique_ptr<Connection> a;
@@ -14,17 +19,33 @@ struct Pair {
   int raw = -1;  // b's descriptor
 };
 
-Pair make_pair(bool checksum, std::uint64_t epoch_of_b = 1) {
+std::pair<Channel, Channel> encrypt(Descriptor a, Descriptor b) {
+  const auto side = [](Handshake::Role role) {
+    return ChannelHandshake(
+        role, [](const Claim&) { return *Secret::from_text("a secret of some length", "it"); }, Claim{},
+        [](const Claim&) { return Status(); }, {Encryption::kOn, true});
+  };
+  ChannelHandshake connector = side(Handshake::Role::kConnector);
+  ChannelHandshake acceptor = side(Handshake::Role::kAcceptor);
+  const BothSides both = run(connector, acceptor);
+  EXPECT_TRUE(both.connector && both.acceptor);
+  return {Channel(std::move(a), connector.take_tls()), Channel(std::move(b), acceptor.take_tls())};
+}
+
+Pair make_pair(Kind kind, std::uint64_t epoch_of_b = 1) {
   int ends[2];
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
   const auto identity = [](int rank, std::uint64_t epoch) {
     return Identity{.job = "j", .tenant = "t", .rank = rank, .session = 9, .epoch = epoch, .purpose = 0};
   };
-  return {std::make_unique<Connection>(Descriptor(ends[0]), identity(1, 1), checksum),
-          std::make_unique<Connection>(Descriptor(ends[1]), identity(0, epoch_of_b), checksum), ends[1]};
+  const bool checksum = kind != Kind::kPlain;
+  auto [a, b] = kind == Kind::kEncrypted ? encrypt(Descriptor(ends[0]), Descriptor(ends[1]))
+                                         : std::pair<Channel, Channel>(Descriptor(ends[0]), Descriptor(ends[1]));
+  return {std::make_unique<Connection>(std::move(a), identity(1, 1), checksum),
+          std::make_unique<Connection>(std::move(b), identity(0, epoch_of_b), checksum), ends[1]};
 }
 
-class ConnectionTest : public testing::TestWithParam<bool> {};
+class ConnectionTest : public testing::TestWithParam<Kind> {};
 
 TEST_P(ConnectionTest, CarriesRandomFramesBothWays) {
   Random random(3);
@@ -65,10 +86,10 @@ TEST_P(ConnectionTest, CarriesRandomFramesBothWays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Checksum, ConnectionTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Kinds, ConnectionTest, testing::Values(Kind::kPlain, Kind::kChecked, Kind::kEncrypted));
 
-TEST(Connection, BlockingMessagesAndTimeout) {
-  Pair pair = make_pair(true);
+TEST_P(ConnectionTest, BlockingMessagesAndTimeout) {
+  Pair pair = make_pair(GetParam());
   const std::vector<std::byte> payload(1000, std::byte{7});
   ASSERT_TRUE(pair.a->send(3, 4, payload, Deadline::after(5), "it"));
   const auto message = pair.b->receive(Deadline::after(5), "it");
@@ -82,8 +103,8 @@ TEST(Connection, BlockingMessagesAndTimeout) {
   EXPECT_NE(nothing.error().message.find("the shares of step 12"), std::string::npos);
 }
 
-TEST(Connection, AReceiveThatTimedOutInAFrameGoesOnWithIt) {
-  Pair pair = make_pair(true);
+TEST_P(ConnectionTest, AReceiveThatTimedOutInAFrameGoesOnWithIt) {
+  Pair pair = make_pair(GetParam());
   std::vector<std::byte> payload(900'000);
   for (std::size_t i = 0; i < payload.size(); ++i) {
     payload[i] = static_cast<std::byte>(i * 7);
@@ -106,8 +127,8 @@ TEST(Connection, AReceiveThatTimedOutInAFrameGoesOnWithIt) {
   }
 }
 
-TEST(Connection, MismatchNamesBothSides) {
-  Pair pair = make_pair(false);
+TEST_P(ConnectionTest, MismatchNamesBothSides) {
+  Pair pair = make_pair(GetParam());
   std::vector<std::byte> payload(100);
   std::vector<std::byte> into(50);
   ASSERT_TRUE(pair.a->send(3, 4, payload, Deadline::after(5), "it"));
@@ -120,7 +141,7 @@ TEST(Connection, MismatchNamesBothSides) {
 
 TEST(Connection, RefusesAStaleEpochAnOversizedFrameAndADamagedPayload) {
   {
-    Pair pair = make_pair(true, 2);
+    Pair pair = make_pair(Kind::kChecked, 2);
     ASSERT_TRUE(pair.a->send(3, 4, {}, Deadline::after(5), "it"));
     const auto got = pair.b->receive(Deadline::after(5), "it");
     ASSERT_FALSE(got.has_value());
@@ -135,26 +156,93 @@ TEST(Connection, RefusesAStaleEpochAnOversizedFrameAndADamagedPayload) {
     return pair.a->receive(Deadline::after(5), "it");
   };
   {
-    Pair pair = make_pair(true);
+    Pair pair = make_pair(Kind::kChecked);
     const auto got = push(pair, {.session = 9, .epoch = 1, .length = std::uint64_t{1} << 60}, 0);
     ASSERT_FALSE(got.has_value());
     EXPECT_EQ(got.error().code, ErrorCode::kCorrupt);
   }
   {
-    Pair pair = make_pair(true);
+    Pair pair = make_pair(Kind::kChecked);
     const auto got =
         push(pair, {.has_payload_checksum = true, .payload_checksum = 1, .session = 9, .epoch = 1, .length = 8}, 8);
     ASSERT_FALSE(got.has_value());
     EXPECT_EQ(got.error().code, ErrorCode::kCorrupt);
   }
-  {
-    Pair pair = make_pair(true);
-    pair.b->close();
+}
+
+TEST_P(ConnectionTest, TheEndOfTheStreamComesAfterAllThatWasSent) {
+  Pair pair = make_pair(GetParam());
+  const std::vector<std::byte> payload(1000, std::byte{7});
+  ASSERT_TRUE(pair.b->send(3, 4, payload, Deadline::after(5), "it"));
+  pair.b->finish_sending();
+  EXPECT_EQ(pair.a->receive(Deadline::after(5), "it")->payload, payload);
+  // The other direction is still open.
+  ASSERT_TRUE(pair.a->send(3, 5, payload, Deadline::after(5), "it"));
+  EXPECT_EQ(pair.b->receive(Deadline::after(5), "it")->payload, payload);
+  const auto got = pair.a->receive(Deadline::after(5), "it");
+  ASSERT_FALSE(got.has_value());
+  EXPECT_EQ(got.error().code, ErrorCode::kPeerLost);
+  EXPECT_EQ(got.error().rank, 1);
+  EXPECT_NE(got.error().message.find("closed its connection"), std::string::npos);
+}
+
+TEST_P(ConnectionTest, APeerWhoseProcessEndsIsLost) {
+  Pair pair = make_pair(GetParam());
+  ASSERT_EQ(::shutdown(pair.raw, SHUT_RDWR), 0);  // as the system does for a process that was killed
+  for (int again = 0; again < 2; ++again) {
     const auto got = pair.a->receive(Deadline::after(5), "it");
     ASSERT_FALSE(got.has_value());
     EXPECT_EQ(got.error().code, ErrorCode::kPeerLost);
     EXPECT_EQ(got.error().rank, 1);
+    EXPECT_EQ(got.error().message.find("cut off") != std::string::npos, GetParam() == Kind::kEncrypted);
   }
+}
+
+TEST_P(ConnectionTest, APeerThatDoesNotReadHoldsUpOnlyItsOwnFrames) {
+  Pair pair = make_pair(GetParam());
+  const std::vector<std::byte> payload(32 << 20, std::byte{7});
+  std::vector<std::byte> into(payload.size());
+  pair.a->post_send(3, 4, payload);
+  while (*pair.a->progress()) continue;
+  EXPECT_EQ(pair.a->pending_sends(), 1u);
+  EXPECT_TRUE(pair.a->wants_to_write());
+  EXPECT_LT(pair.a->bytes_sent(), payload.size());
+  // The other direction is free.
+  ASSERT_TRUE(pair.b->send(3, 5, std::span(payload).first(100), Deadline::after(5), "it"));
+  EXPECT_EQ(pair.a->receive(Deadline::after(5), "it")->payload.size(), 100u);
+  pair.b->post_receive(3, 4, into);
+  while (pair.b->pending_receives() > 0) {
+    ASSERT_TRUE(pair.a->progress());
+    ASSERT_TRUE(pair.b->progress());
+  }
+  EXPECT_FALSE(pair.a->wants_to_write());
+  EXPECT_EQ(pair.a->bytes_sent(), kFrameBytes + payload.size());
+  EXPECT_EQ(into, payload);
+}
+
+// What TLS has read ahead does not wake a poll of the socket.
+TEST_P(ConnectionTest, AWaitEndsForFramesThatHaveLeftTheSocket) {
+  Pair pair = make_pair(GetParam());
+  WaitSet waits;
+  const std::vector<std::byte> payload(10, std::byte{7});
+  for (int frame = 0; frame < 3; ++frame) pair.b->post_send(3, 4, payload);
+  ASSERT_TRUE(pair.b->flush(Deadline::after(5), "it"));
+  for (int frame = 0; frame < 3; ++frame) {
+    waits.add(*pair.a);
+    waits.wait();  // without an end
+    ASSERT_TRUE(pair.a->try_receive().value());
+  }
+  ASSERT_FALSE(pair.a->try_receive().value());
+  EXPECT_FALSE(pair.a->has_input());
+}
+
+TEST(Connection, ADamagedRecordEndsTheConnection) {
+  Pair pair = make_pair(Kind::kEncrypted);
+  const std::array<std::byte, 40> bytes = {std::byte{0x17}, std::byte{3}, std::byte{3}, std::byte{0}, std::byte{35}};
+  ASSERT_EQ(::send(pair.raw, bytes.data(), bytes.size(), 0), std::ssize(bytes));
+  const auto got = pair.a->receive(Deadline::after(5), "it");
+  ASSERT_FALSE(got.has_value());
+  EXPECT_EQ(got.error().code, ErrorCode::kCorrupt);
 }
 
 }  // namespace

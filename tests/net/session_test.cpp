@@ -168,6 +168,35 @@ TEST(Session, AMissingRankIsNamedOnAllSides) {
   EXPECT_EQ(nobody.error().rank, 0);
 }
 
+TEST(Session, EncryptedRanksJoinConnectAndLearnWhoIsLost) {
+  const auto port = free_port();
+  std::vector<SessionOptions> all;
+  for (int rank = 0; rank < 3; ++rank) {
+    all.push_back(options_for(rank, 3, port));
+    all.back().encryption = Encryption::kOn;
+  }
+  auto joined = join_all(all, Secret::generate());
+  for (const auto& session : joined) ASSERT_TRUE(session.has_value()) << session.error().message;
+  const Deadline deadline = Deadline::after(20);
+  Result<std::unique_ptr<Connection>> far = fail(ErrorCode::kInternal, "did not run");
+  std::thread thread([&] { far = (*joined[2])->connect(1, 5, deadline); });
+  auto near = (*joined[1])->connect(2, 5, deadline);
+  thread.join();
+  ASSERT_TRUE(near && far);
+  EXPECT_TRUE((*near)->is_encrypted() && (*far)->is_encrypted());
+  const std::vector<std::byte> word(100'000, std::byte{7});
+  ASSERT_TRUE((*near)->send(1, 2, word, deadline, "a word"));
+  const auto heard = (*far)->receive(deadline, "a word");
+  ASSERT_TRUE(heard.has_value()) << heard.error().message;
+  EXPECT_EQ(heard->payload, word);
+  (*joined[2])->abort({ErrorCode::kDiverged, "the loss is not finite", 2});
+  for (const auto& session : joined) {
+    const Error error = await_failure_of_session(**session);
+    EXPECT_EQ(error.rank, 2);
+    EXPECT_EQ(error.message, "rank 2 failed: the loss is not finite");
+  }
+}
+
 TEST(Session, WrongSecretFingerprintSizeAndBusyPort) {
   const Secret secret = Secret::generate();
   const auto join_two = [&](SessionOptions other, const Secret& its_secret) {
@@ -184,11 +213,15 @@ TEST(Session, WrongSecretFingerprintSizeAndBusyPort) {
   };
   auto other = options_for(1, 2, 0);
   other.fingerprint = "f00d";
-  const auto by_secret = join_two(other, Secret::generate());
-  EXPECT_EQ(by_secret.first.code, ErrorCode::kRefused);
-  EXPECT_EQ(by_secret.second.code, ErrorCode::kRefused);
-  EXPECT_NE(by_secret.first.message.find("secret differs"), std::string::npos) << by_secret.first.message;
-  EXPECT_NE(by_secret.second.message.find("secret differs"), std::string::npos);
+  for (const Encryption encryption : {Encryption::kAuto, Encryption::kOn}) {
+    other.encryption = encryption;  // which rank 0 takes over loopback, whether it asks for it or not
+    const auto by_secret = join_two(other, Secret::generate());
+    EXPECT_EQ(by_secret.first.code, ErrorCode::kRefused);
+    EXPECT_EQ(by_secret.second.code, ErrorCode::kRefused);
+    EXPECT_NE(by_secret.first.message.find("secret differs"), std::string::npos) << by_secret.first.message;
+    EXPECT_NE(by_secret.second.message.find("secret differs"), std::string::npos);
+  }
+  other.encryption = Encryption::kAuto;
   other.fingerprint = "beef";
   const auto by_fingerprint = join_two(other, secret);
   for (const Error& error : {by_fingerprint.first, by_fingerprint.second}) {

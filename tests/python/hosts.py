@@ -1,8 +1,11 @@
-"""Ranks on several hosts, which are network and process-number namespaces of this machine: what crosses the network is authenticated."""
+"""Ranks on several hosts, which are network and process-number namespaces of this machine: what crosses the network is authenticated and
+encrypted."""
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -83,6 +86,38 @@ if rank == 0:
     check(net, other)
 print("done")
 """
+KNOWN = struct.pack("<f", 1234.5) * 16  # in what each rank gives
+SUM = """
+import hashlib, os
+import torch, torch.distributed as dist, motley
+from datetime import timedelta
+rank = int(os.environ["RANK"])
+dist.init_process_group("motley", timeout=timedelta(seconds=30))
+values = torch.randn(100_000, generator=torch.Generator().manual_seed(rank))
+values[:4096] = 1234.5
+dist.all_reduce(values)
+print("sum:", hashlib.sha256(values.numpy().tobytes()).hexdigest())
+dist.barrier()
+print("done")
+"""
+# Writes all packets of the namespace that it runs in, until its input ends.
+RECORDER = """
+import selectors, socket, sys
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+packets.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+packets.setblocking(False)
+waits = selectors.DefaultSelector()
+waits.register(packets, selectors.EVENT_READ)
+waits.register(sys.stdin, selectors.EVENT_READ)
+print("ready", flush=True)
+with open(sys.argv[1], "wb") as file:
+    while True:
+        ready = [key.fileobj for key, _ in waits.select()]
+        if packets in ready:
+            file.write(packets.recv(1 << 17))
+        elif sys.stdin in ready:
+            break
+"""
 
 
 @unittest.skipIf(why_not(), why_not())
@@ -105,7 +140,7 @@ class TwoHosts(unittest.TestCase):
     def run_ip(*words):
         subprocess.run(["ip", *words], check=True)
 
-    def run_hosts(self, script, *, has_secret=True):
+    def run_hosts(self, script, *, has_secret=True, **more):
         """The exit codes and what was written, on both."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -114,13 +149,44 @@ class TwoHosts(unittest.TestCase):
         secret.write_text(os.urandom(32).hex())
         variables = {"MASTER_ADDR": f"{ADDRESS}1", "MASTER_PORT": 29500} | ({"MOTLEY_SECRET_FILE": secret} if has_secret else {})
         return run_scripts(script, 2, prefixes=[["ip", "netns", "exec", name, "unshare", "--pid", "--fork", "--kill-child"]
-                                                for name in self.names], **variables)
+                                                for name in self.names], **variables, **more)
+
+    def record(self, script, **more):
+        """The same, and all that has crossed the network."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "packets")
+            recorder = subprocess.Popen(["ip", "netns", "exec", self.names[0], sys.executable, "-c", RECORDER, file],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            with recorder:
+                self.assertEqual(recorder.stdout.readline(), b"ready\n")
+                ended = self.run_hosts(script, **more)
+                recorder.stdin.close()
+            return ended, file.read_bytes()
 
     def test_data_parallelism_over_the_backend(self):
         for code, text in self.run_hosts(DATA_PARALLEL):
             self.assertEqual(code, 0, text)
             self.assertRegex(text, r"refused: .*gather.*over gloo, which is not authenticated")
             self.assertIn("done", text)
+
+    def test_nothing_that_ranks_compute_crosses_the_network_in_the_clear(self):
+        sums = set()
+        for encryption in ("auto", "off"):
+            ended, packets = self.record(SUM, MOTLEY_ENCRYPTION=encryption)
+            for code, text in ended:
+                self.assertEqual(code, 0, text)
+                sums.update(line for line in text.splitlines() if line.startswith("sum:"))
+            self.assertGreater(len(packets), 400_000)
+            for plaintext in (KNOWN, b"MTLF", b"MTLH"):
+                self.assertEqual(plaintext in packets, encryption == "off", (plaintext, encryption))
+        self.assertEqual(len(sums), 1, sums)  # on both hosts, encrypted or not
+
+    def test_hosts_that_differ_in_encryption_say_what_to_set(self):
+        script = "import os\nif os.environ['RANK'] == '1':\n    os.environ['MOTLEY_ENCRYPTION'] = 'off'\n" + SUM.replace("=30", "=10")
+        ended = self.run_hosts(script)
+        for (code, text), where in zip(ended, ("there", "here"), strict=True):
+            self.assertNotEqual(code, 0, text)
+            self.assertRegex(text, rf"takes nothing in the clear.*: set encryption to 'on' {where}")
 
     def test_a_pipeline(self):
         for code, text in self.run_hosts(PIPELINE):

@@ -46,6 +46,13 @@ class Equality(Scenario):
         self.train("without", *same, "--gradient-sync.overlap", "false")
         self.assert_bitwise("with", "without")
 
+    def test_encryption_changes_no_bit(self):
+        for method in ("tcp-ring", "parameter-server"):
+            for encryption in ("off", "on"):
+                self.train(f"{method}-{encryption}", "--workers", 2, "--batch-split.mode", "equal", "--gradient-sync.method", method,
+                           "--network.encryption", encryption)
+            self.assert_bitwise(f"{method}-off", f"{method}-on")
+
 
 if __name__ == "__main__":
     unittest.main()

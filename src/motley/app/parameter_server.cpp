@@ -34,6 +34,11 @@ const OptionTable<ServerRequest>& ServerRequest::options() {
       {{"token_file", kPath,
         "file (mode 0600) with the token that jobs must know; default: the file that MOTLEY_TOKEN_FILE names"},
        &ServerRequest::token_file},
+      {choice("encryption",
+              "TLS 1.3; auto: on all connections but those over loopback; off: in the clear, where others on the "
+              "network can read what comes and goes, and change it",
+              {"auto", "on", "off"}),
+       &ServerRequest::encryption},
       {{"embedding_dir", kPath, "directory for embedding rows that do not fit into memory, and for checkpoints"},
        &ServerRequest::embedding_dir},
       {{"threads", kInteger, "aggregation threads; 0: one per core", 0, 1024}, &ServerRequest::threads},
@@ -70,11 +75,13 @@ Result<RunningServer> start_server(const ServerRequest& request) {
     return fail(ErrorCode::kInvalidInput, "--quota: less than a byte; accepted: 0 for no limit, or a size from 1B");
   }
   MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(request.listen));
+  MOTLEY_ASSIGN(const auto encryption, net::parse_encryption(request.encryption, "--encryption"));
   const ps::ServiceOptions options{.listen = listen,
                                    .cores = request.threads,
                                    .pin_cores = request.pin,
                                    .quota_bytes = static_cast<std::size_t>(request.quota_bytes),
                                    .stall_seconds = request.stall_seconds,
+                                   .encryption = encryption,
                                    .tables = request.embedding_dir};
   MOTLEY_ASSIGN(const ps::Tenants tenants, read_tenants(request));
   RunningServer running;

@@ -17,6 +17,7 @@ struct ServerRequest {
   std::string metrics;     // where metrics are answered; "": nowhere
   std::string metrics_token_file;
   std::string embedding_dir;
+  std::string encryption = "auto";
   int threads = 0;  // of aggregation; 0: one per core
   bool pin = false;
   double quota_bytes = 0;  // of a job; 0: no limit

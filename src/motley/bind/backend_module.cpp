@@ -38,6 +38,7 @@ Result<Backend::Group> join(int rank, double seconds, const Rendezvous& rendezvo
     rendezvous.publish(fmt::format("{}:{}", bound.host, bound.port));
     return {};
   };
+  MOTLEY_ASSIGN(options.encryption, net::encryption_from_environment());
   MOTLEY_ASSIGN(options.rendezvous, net::parse_endpoint(rendezvous.endpoint));
   MOTLEY_ASSIGN(const auto secret, net::Secret::from_text(rendezvous.secret, "the process group's secret"));
   Backend::Group group;

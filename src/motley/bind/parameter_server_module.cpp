@@ -19,8 +19,10 @@ using Publish = std::function<void(const std::string& address)>;
 
 std::unique_ptr<ps::Service> start_server(const net::Secret& token, const std::string& listen,
                                           const std::string& embedding_dir) {
-  return value_or_raise(ps::Service::start(
-      {.listen = value_or_raise(net::parse_endpoint(listen)), .tables = embedding_dir}, ps::Tenants(token)));
+  return value_or_raise(ps::Service::start({.listen = value_or_raise(net::parse_endpoint(listen)),
+                                            .encryption = value_or_raise(net::encryption_from_environment()),
+                                            .tables = embedding_dir},
+                                           ps::Tenants(token)));
 }
 
 // What Python raises while it publishes the address ends the join as an error does.
@@ -42,7 +44,8 @@ std::shared_ptr<net::Session> join_session(const std::string& job, int rank, int
                                  .rendezvous = value_or_raise(net::parse_endpoint(rendezvous)),
                                  .bind_host = bind_host,
                                  .given_secret = given_secret,
-                                 .join_seconds = seconds};
+                                 .join_seconds = seconds,
+                                 .encryption = value_or_raise(net::encryption_from_environment())};
   if (publish) options.publish = [&](const net::Endpoint& endpoint) { return publish_to(publish, endpoint); };
   return value_or_raise(net::Session::join(options, secret));
 }

@@ -359,10 +359,15 @@ class TcpGroup final : public Group {
   void serve() {
     while (!stop_) {
       std::vector<pollfd> descriptors;
-      for (const auto& peer : counters_) descriptors.push_back({peer ? peer->descriptor() : -1, POLLIN, 0});
-      ::poll(descriptors.data(), descriptors.size(), static_cast<int>(kHealthSeconds * 1000));
+      bool has_input = false;
+      for (const auto& peer : counters_) {
+        descriptors.push_back({peer ? peer->descriptor() : -1, POLLIN, 0});
+        has_input = has_input || (peer && peer->has_input());
+      }
+      ::poll(descriptors.data(), descriptors.size(), has_input ? 0 : static_cast<int>(kHealthSeconds * 1000));
       for (std::size_t rank = 0; rank < descriptors.size(); ++rank) {
-        if (descriptors[rank].revents == 0) continue;
+        const auto& peer = counters_[rank];
+        if (descriptors[rank].revents == 0 && !(peer && peer->has_input())) continue;
         const auto message = counters_[rank]->receive(Deadline::after(kServeSeconds), "a request");
         Request request{-1, 0};
         if (message && message->payload.size() == sizeof(request)) {

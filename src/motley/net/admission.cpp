@@ -24,14 +24,14 @@ constexpr double kLogSeconds = 10;
 constexpr int kLoggedLines = 5;
 
 // Handshake messages are smaller than any socket buffer, so one call sends them whole or never will.
-bool flush(const Descriptor& socket, Handshake& handshake) {
+bool flush(const Descriptor& socket, ChannelHandshake& handshake) {
   const auto output = handshake.take_output();
   return output.empty() || ::send(socket.get(), output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
                                static_cast<ssize_t>(output.size());
 }
 
 // Reads and answers as far as bytes are here. True while it can go on.
-Result<bool> exchange(const Descriptor& socket, Handshake& handshake, std::vector<std::byte>& input) {
+Result<bool> exchange(const Descriptor& socket, ChannelHandshake& handshake, std::vector<std::byte>& input) {
   while (!handshake.done()) {
     const std::size_t have = input.size();
     input.resize(handshake.wanted());
@@ -57,11 +57,12 @@ Result<bool> exchange(const Descriptor& socket, Handshake& handshake, std::vecto
 }
 
 Result<Host> connect_once(const Endpoint& endpoint, const Secret& secret, const Claim& own,
-                          const Handshake::Check& check, const Deadline& deadline,
+                          const Handshake::Check& check, Encryption encryption, const Deadline& deadline,
                           const std::function<bool()>& cancelled) {
   MOTLEY_ASSIGN(Descriptor socket, connect_to(endpoint, deadline, cancelled));
   const Deadline patience = Deadline::after(std::min(deadline.remaining(), kHandshakeSeconds));
-  Handshake handshake(Handshake::Role::kConnector, secret, own, check);
+  ChannelHandshake handshake(Handshake::Role::kConnector, [&](const Claim&) { return secret; }, own, check,
+                             {encryption, is_over_loopback(socket)});
   std::vector<std::byte> input;
   const std::string where = to_string(endpoint);
   if (!flush(socket, handshake)) {
@@ -70,7 +71,7 @@ Result<Host> connect_once(const Endpoint& endpoint, const Secret& secret, const 
   for (;;) {
     const auto result = exchange(socket, handshake, input);
     if (!result) return fail(result.error().within(where));
-    if (*result) return Host{std::move(socket), handshake.peer()};
+    if (*result) return Host{Channel(std::move(socket), handshake.take_tls()), handshake.peer()};
     if (patience.passed() || (cancelled && cancelled())) {
       return fail(ErrorCode::kTimeout, "{}: no complete handshake within {:.3g} s", where, patience.allowed());
     }
@@ -80,11 +81,19 @@ Result<Host> connect_once(const Endpoint& endpoint, const Secret& secret, const 
 
 }  // namespace
 
-Acceptor::Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check)
+Acceptor::Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check,
+                   Encryption encryption)
     : listener_(std::move(listener)),
       find_secret_(std::move(find_secret)),
       own_(std::move(own)),
-      check_(std::move(check)) {}
+      check_(std::move(check)),
+      encryption_(encryption) {
+  const Endpoint where = local_endpoint(listener_);
+  if (encryption == Encryption::kOff && !is_loopback(where.host).value_or(false)) {
+    spdlog::warn("encryption is off at {}: who is on the way can read what comes and goes, and change it",
+                 to_string(where));
+  }
+}
 
 void Acceptor::add_to(WaitSet& waits) const {
   waits.add(listener_.get(), monotonic_seconds() < listens_from_ ? 0 : POLLIN);
@@ -113,8 +122,9 @@ void Acceptor::accept_all(const Decided& decided) {
     Descriptor socket = accept_from(listener_);
     if (!socket.valid()) break;
     std::string address = to_string(remote_endpoint(socket));
+    const ChannelHandshake::Terms terms{encryption_, is_over_loopback(socket)};
     pending_.push_back({std::move(socket), std::move(address),
-                        Handshake(Handshake::Role::kAcceptor, find_secret_, own_, check_),
+                        ChannelHandshake(Handshake::Role::kAcceptor, find_secret_, own_, check_, terms),
                         monotonic_seconds() + kHandshakeSeconds});
     if (pending_.size() > kMaxPending) {
       const Error reason{ErrorCode::kUnavailable,
@@ -134,8 +144,8 @@ std::list<Acceptor::Pending>::iterator Acceptor::decide(std::list<Pending>::iter
   std::optional<Status> status = advance(*pending);
   if (!status && otherwise) status = fail(*otherwise);
   if (!status) return std::next(pending);
-  PendingConnection connection = {std::move(pending->socket), std::move(pending->address), pending->handshake.peer(),
-                                  std::move(*status)};
+  PendingConnection connection = {Channel(std::move(pending->socket), pending->handshake.take_tls()),
+                                  std::move(pending->address), pending->handshake.peer(), std::move(*status)};
   if (!connection.accepted) log(connection);
   decided(std::move(connection));
   return pending_.erase(pending);
@@ -171,11 +181,11 @@ Acceptor::~Acceptor() {
 }
 
 Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& secret, const Claim& own,
-                                      const Handshake::Check& check, const Deadline& deadline,
+                                      const Handshake::Check& check, Encryption encryption, const Deadline& deadline,
                                       const std::function<bool()>& cancelled,
                                       const std::function<bool(const Error&)>& is_final) {
   for (double pause = 0.01;; pause = std::min(0.5, 2 * pause)) {
-    auto host = connect_once(endpoint, secret, own, check, deadline, cancelled);
+    auto host = connect_once(endpoint, secret, own, check, encryption, deadline, cancelled);
     if (host || is_final(host.error()) || deadline.remaining() <= pause) return host;
     SteadyClock::instance().sleep_until(monotonic_seconds() + pause);
   }
@@ -183,11 +193,11 @@ Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& se
 
 Result<std::unique_ptr<Connection>> connect_to_host(const Endpoint& endpoint, const Secret& secret, const Claim& own,
                                                     const Deadline& deadline, bool payload_checksum,
-                                                    const std::function<bool()>& cancelled) {
+                                                    Encryption encryption, const std::function<bool()>& cancelled) {
   MOTLEY_TRY(check_names(own));
   const auto anybody = [](const Claim&) -> Status { return {}; };
   const auto is_final = [&](const Error& error) { return error.code == ErrorCode::kRefused || cancelled(); };
-  auto host = connect_and_authenticate(endpoint, secret, own, anybody, deadline, cancelled, is_final);
+  auto host = connect_and_authenticate(endpoint, secret, own, anybody, encryption, deadline, cancelled, is_final);
   if (!host && is_final(host.error())) return fail(host.error());
   if (!host) {
     return fail(ErrorCode::kTimeout, "nobody let this rank in at {} within {:.3g} s: {}", to_string(endpoint),
@@ -197,7 +207,7 @@ Result<std::unique_ptr<Connection>> connect_to_host(const Endpoint& endpoint, co
   identity.session = own.identity.session;
   identity.epoch = own.identity.epoch;
   identity.purpose = own.identity.purpose;
-  return std::make_unique<Connection>(std::move(host->socket), std::move(identity), payload_checksum);
+  return std::make_unique<Connection>(std::move(host->channel), std::move(identity), payload_checksum);
 }
 
 }  // namespace motley::net

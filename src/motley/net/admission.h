@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "motley/base/os/descriptor.h"
-#include "motley/net/handshake.h"
+#include "motley/net/channel_handshake.h"
 #include "motley/net/wait_set.h"
 
 namespace motley::net {
@@ -23,16 +23,19 @@ class Acceptor {
  public:
   // A peer whose handshake has ended, well or not.
   struct PendingConnection {
-    Descriptor socket;
+    Channel channel;
     std::string address;  // "10.0.0.5:4711"
     Claim claim;          // to be believed only if `accepted`
     Status accepted;      // why it was turned away
   };
 
   // `check` judges those who proved that they know the secret.
-  Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check);
-  Acceptor(Descriptor listener, const Secret& secret, Claim own, Handshake::Check check)
-      : Acceptor(std::move(listener), [secret](const Claim&) { return secret; }, std::move(own), std::move(check)) {}
+  Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check,
+           Encryption encryption);
+  Acceptor(Descriptor listener, const Secret& secret, Claim own, Handshake::Check check, Encryption encryption)
+      : Acceptor(
+            std::move(listener), [secret](const Claim&) { return secret; }, std::move(own), std::move(check),
+            encryption) {}
   ~Acceptor();
 
   // Adds what to wait for, and that the wait ends soon enough to keep the deadlines.
@@ -45,7 +48,7 @@ class Acceptor {
   struct Pending {
     Descriptor socket;
     std::string address;
-    Handshake handshake;
+    ChannelHandshake handshake;
     double give_up_at;  // monotonic seconds
     std::vector<std::byte> input = {};
   };
@@ -70,6 +73,7 @@ class Acceptor {
   Handshake::FindSecret find_secret_;
   Claim own_;
   Handshake::Check check_;
+  const Encryption encryption_;
   std::list<Pending> pending_;  // oldest first
   std::map<ErrorCode, TurnedAway> turned_away_;
   double listens_from_ = 0;  // monotonic seconds: later than now while this process can open nothing more
@@ -78,11 +82,11 @@ class Acceptor {
 // The other side: connects, proves, and checks who answers, again and again until the deadline or until an error
 // `is_final`; returns the last one. `cancelled` ends an attempt, and is asked every 50 ms.
 struct Host {
-  Descriptor socket;
+  Channel channel;
   Claim claim;
 };
 Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& secret, const Claim& own,
-                                      const Handshake::Check& check, const Deadline& deadline,
+                                      const Handshake::Check& check, Encryption encryption, const Deadline& deadline,
                                       const std::function<bool()>& cancelled,
                                       const std::function<bool(const Error&)>& is_final);
 
@@ -90,6 +94,6 @@ Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& se
 // again until the deadline, unless it is refused; `cancelled` is asked every 50 ms. The error names the endpoint.
 Result<std::unique_ptr<Connection>> connect_to_host(const Endpoint& endpoint, const Secret& secret, const Claim& own,
                                                     const Deadline& deadline, bool payload_checksum,
-                                                    const std::function<bool()>& cancelled);
+                                                    Encryption encryption, const std::function<bool()>& cancelled);
 
 }  // namespace motley::net

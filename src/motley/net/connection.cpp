@@ -4,11 +4,9 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 
 #include "motley/base/os/file.h"
 #include "motley/net/socket.h"
@@ -96,11 +94,11 @@ Status check_frame(const Frame& frame, std::uint64_t session, std::uint64_t epoc
   return {};
 }
 
-Connection::Connection(Descriptor socket, Identity peer, bool payload_checksum)
-    : socket_(std::move(socket)),
+Connection::Connection(Channel channel, Identity peer, bool payload_checksum)
+    : channel_(std::move(channel)),
       peer_(std::move(peer)),
-      name_(fmt::format("rank {} at {}", peer_.rank, to_string(remote_endpoint(socket_)))),
-      payload_checksum_(payload_checksum) {}
+      name_(fmt::format("rank {} at {}", peer_.rank, to_string(remote_endpoint(socket())))),
+      payload_checksum_(payload_checksum && !is_encrypted()) {}
 
 tl::unexpected<Error> Connection::broken(ErrorCode code, const std::string& why) {
   failure_ = Error{code, fmt::format("{}: {}", name_, why), peer_.rank};
@@ -142,7 +140,11 @@ void Connection::seal(Outgoing& frame) const {
 }
 
 Result<bool> Connection::write_some() {
-  bool moved = false;
+  const std::size_t unsent = channel_.unsent();
+  if (sends_.empty() && unsent > 0) {
+    if (const auto sent = channel_.write({}); !sent) return broken(sent.error().code, sent.error().message);
+  }
+  bool moved = channel_.unsent() < unsent;
   std::size_t budget = kBytesPerCall;
   while (!sends_.empty() && budget > 0) {
     std::array<iovec, 2 * kFramesPerWrite> parts;
@@ -164,26 +166,18 @@ Result<bool> Connection::write_some() {
       add(sends_[i].header);
       add(sends_[i].payload);
     }
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = count;
-    const ssize_t written = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (written < 0) {
-      return broken(ErrorCode::kPeerLost, fmt::format("its connection broke while sending: {}", errno_text()));
-    }
+    const auto written = channel_.write(std::span(parts).first(count));
+    if (!written) return broken(written.error().code, written.error().message);
+    if (*written == 0) break;
     moved = true;
-    budget -= static_cast<std::size_t>(written);
-    sent_ += static_cast<std::size_t>(written);
-    bytes_sent_.fetch_add(static_cast<std::uint64_t>(written), std::memory_order_relaxed);
+    budget -= *written;
+    sent_ += *written;
+    bytes_sent_.fetch_add(*written, std::memory_order_relaxed);
     while (!sends_.empty() && sent_ >= kFrameBytes + sends_.front().payload.size() && sends_.front().sealed) {
       sent_ -= kFrameBytes + sends_.front().payload.size();
       sends_.pop_front();
     }
-    if (static_cast<std::size_t>(written) < total) {
-      break;  // the socket is full
-    }
+    if (*written < total) break;  // the socket is full
   }
   return moved;
 }
@@ -197,17 +191,10 @@ Result<std::size_t> Connection::read_into(std::span<std::byte> payload) {
   if (!payload.empty()) {
     parts[count++] = {payload.data(), payload.size()};
   }
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = count;
-  ssize_t got;
-  do {
-    got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
-  } while (got < 0 && errno == EINTR);
-  if (got == 0) return broken(ErrorCode::kPeerLost, "it closed its connection");
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-  if (got < 0) return broken(ErrorCode::kPeerLost, fmt::format("its connection broke: {}", errno_text()));
-  const auto bytes = static_cast<std::size_t>(got);
+  const auto got = channel_.read(std::span(parts).first(count));
+  if (!got) return broken(got.error().code, got.error().message);
+  const std::size_t bytes = *got;
+  if (bytes == 0) return 0;
   const std::size_t of_header = std::min(bytes, kFrameBytes - header_filled_);
   header_filled_ += of_header;
   if (of_header > 0 && header_filled_ == kFrameBytes) MOTLEY_TRY(check_header());
@@ -294,19 +281,19 @@ Status Connection::send(std::uint16_t type, std::uint64_t tag, std::span<const s
 }
 
 Status Connection::flush(const Deadline& deadline, const std::string& what) {
-  while (!sends_.empty()) {
+  while (wants_to_write()) {
     if (failure_) {
       sends_.clear();
       return fail(*failure_);
     }
     MOTLEY_TRY(write_some());
-    if (sends_.empty()) break;
+    if (!wants_to_write()) break;
     if (deadline.passed()) {
       // A payload is the caller's, and half of it may be gone.
       sends_.clear();
       return broken(ErrorCode::kTimeout, fmt::format("it did not take {} within {:.3g} s", what, deadline.allowed()));
     }
-    wait_for(socket_.get(), POLLOUT, deadline.remaining_milliseconds());
+    wait_for(descriptor(), POLLOUT, deadline.remaining_milliseconds());
   }
   return {};
 }
@@ -323,17 +310,17 @@ Result<Message> Connection::receive(const Deadline& deadline, const std::string&
                             header_filled_ > 0 ? "sent only a part of" : "did not send", what, deadline.allowed()),
                 peer_.rank});
     }
-    wait_for(socket_.get(), POLLIN, deadline.remaining_milliseconds());
+    wait_for(descriptor(), POLLIN, deadline.remaining_milliseconds());
   }
 }
 
 void Connection::keep_unsent_below(std::size_t bytes) {
   const int most = static_cast<int>(bytes);
-  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most);
+  ::setsockopt(descriptor(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most);
 }
 
 void Connection::finish_sending() {
-  ::shutdown(socket_.get(), SHUT_WR);
+  channel_.finish_sending();
 }
 
 }  // namespace motley::net

@@ -1,4 +1,4 @@
-// Bytes between two processes: an authenticated, framed, ordered stream over a TCP socket. One thread uses a Connection
+// Bytes between two processes: an authenticated, framed, ordered stream over a channel. One thread uses a Connection
 // at a time.
 //
 // After the handshake each side knows the other's Identity. A frame carries a type, a tag (what it belongs to, such as
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "motley/base/clock.h"
-#include "motley/base/os/descriptor.h"
 #include "motley/base/result.h"
+#include "motley/net/channel.h"
 
 namespace motley::net {
 
@@ -33,7 +33,7 @@ namespace motley::net {
 // The header's checksum is taken over its 48 bytes with the checksum's own field zero.
 inline constexpr std::size_t kFrameBytes = 48;
 inline constexpr std::uint32_t kFrameMagic = 0x464c544dU;  // "MTLF"
-inline constexpr std::uint8_t kProtocolVersion = 3;
+inline constexpr std::uint8_t kProtocolVersion = 4;
 // What receive() allocates at most for one frame. Larger payloads need a posted buffer of exactly their size.
 inline constexpr std::uint64_t kMaxReceiveBytes = 1 << 20;
 
@@ -80,9 +80,10 @@ struct Message {
 
 class Connection {
  public:
-  // Takes over a socket whose handshake is done. Frames carry and must carry peer.session and peer.epoch.
-  // `payload_checksum`: adds a CRC-32C to payloads that this side sends; what arrives is checked where it has one.
-  Connection(Descriptor socket, Identity peer, bool payload_checksum);
+  // Takes over a channel whose handshake is done. Frames carry and must carry peer.session and peer.epoch.
+  // `payload_checksum`: adds a CRC-32C to payloads that this side sends in the clear; what arrives is checked where it
+  // has one.
+  Connection(Channel channel, Identity peer, bool payload_checksum);
 
   const Identity& peer() const { return peer_; }
   // "rank 2 at 10.0.0.5:4711", for messages.
@@ -114,14 +115,18 @@ class Connection {
   // So far, frames' headers included. May be asked by any thread.
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
-  const Descriptor& socket() const { return socket_; }
-  int descriptor() const { return socket_.get(); }         // for poll/epoll
-  bool wants_to_write() const { return !sends_.empty(); }  // unsent bytes are waiting for the socket
+  const Descriptor& socket() const { return channel_.socket(); }
+  int descriptor() const { return socket().get(); }  // for poll/epoll
+  bool is_encrypted() const { return channel_.is_encrypted(); }
+  // Unsent bytes are waiting for the socket.
+  bool wants_to_write() const { return !sends_.empty() || channel_.unsent() > 0; }
+  // Bytes have come that are no longer in the socket, so that a poll would not wake for them.
+  bool has_input() const { return channel_.has_input(); }
   // Lets at most about so many bytes stand in the socket that have not been sent yet, instead of megabytes.
   void keep_unsent_below(std::size_t bytes);
   // Says that nothing more will be sent; the peer sees end of stream after all that was sent.
   void finish_sending();
-  void close() { socket_.close(); }  // idempotent; the peer sees end of stream
+  void close() { channel_.close(); }  // idempotent; the peer sees end of stream
   // Holds on to this until the connection goes: what it counts as, where connections are counted.
   void keep(std::shared_ptr<void> place) { place_ = std::move(place); }
 
@@ -150,7 +155,7 @@ class Connection {
   Status finish_frame();
 
   std::shared_ptr<void> place_;
-  Descriptor socket_;
+  Channel channel_;
   Identity peer_;
   std::string name_;
   bool payload_checksum_;

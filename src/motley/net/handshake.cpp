@@ -30,15 +30,17 @@ struct HeaderLayout {
 static_assert(sizeof(HeaderLayout) == kHandshakeHeaderBytes && std::endian::native == std::endian::little);
 
 const char* to_string(HandshakeKind kind) {
-  constexpr std::array kNames = {"", "hello", "challenge", "proof", "verdict"};
+  constexpr std::array kNames = {"", "hello", "challenge", "proof", "verdict", "demand for encryption"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
-tl::unexpected<Error> secret_differs(const Secret& ours) {
-  return fail(ErrorCode::kRefused,
-              "the secret differs from ours, which is from {}: both sides must be given the same one, in a file (mode "
-              "0600) or a variable",
-              ours.source());
+std::vector<std::byte> to_bytes(HandshakeKind kind, std::span<const std::byte> body) {
+  const HeaderLayout header{.kind = static_cast<std::uint16_t>(kind),
+                            .length = static_cast<std::uint32_t>(body.size())};
+  std::vector<std::byte> bytes(sizeof header + body.size());
+  std::ranges::copy(std::as_bytes(std::span(&header, 1)), bytes.begin());
+  std::ranges::copy(body, bytes.begin() + sizeof header);
+  return bytes;
 }
 
 }  // namespace
@@ -66,18 +68,27 @@ static void fields(Archive& archive, Verdict& verdict) {
   verdict.code = static_cast<VerdictCode>(code);
 }
 
+std::vector<std::byte> encryption_demand() {
+  return to_bytes(HandshakeKind::kEncrypt, {});
+}
+
+Status check_handshake_magic(std::span<const std::byte> first) {
+  std::uint32_t magic = 0;
+  std::ranges::copy(first.first(sizeof magic), std::as_writable_bytes(std::span(&magic, 1)).begin());
+  if (magic == kHandshakeMagic) return {};
+  return fail(ErrorCode::kCorrupt, "what answers is not Motley: its first bytes are {:#010x}, {:#010x} was expected",
+              magic, kHandshakeMagic);
+}
+
 Result<HandshakeHeader> decode_handshake_header(std::span<const std::byte, kHandshakeHeaderBytes> bytes) {
+  MOTLEY_TRY(check_handshake_magic(bytes));
   HeaderLayout header;
   std::ranges::copy(bytes, std::as_writable_bytes(std::span(&header, 1)).begin());
-  if (header.magic != kHandshakeMagic) {
-    return fail(ErrorCode::kCorrupt, "what answers is not Motley: its first bytes are {:#010x}, {:#010x} was expected",
-                header.magic, kHandshakeMagic);
-  }
   if (header.version != kProtocolVersion) {
     return fail(ErrorCode::kRefused, "the peer speaks protocol version {}; this side speaks version {}", header.version,
                 kProtocolVersion);
   }
-  if (header.kind < 1 || header.kind > 4) {
+  if (header.kind < 1 || header.kind > 5) {
     return fail(ErrorCode::kCorrupt, "handshake message of unknown kind {}", header.kind);
   }
   const auto kind = static_cast<HandshakeKind>(header.kind);
@@ -102,8 +113,12 @@ Result<Verdict> decode_verdict(std::span<const std::byte> body) {
   return verdict;
 }
 
-Handshake::Handshake(Role role, FindSecret find_secret, Claim own, Check check)
-    : role_(role), find_secret_(std::move(find_secret)), own_(std::move(own)), check_(std::move(check)) {
+Handshake::Handshake(Role role, FindSecret find_secret, Claim own, Check check, std::span<const std::byte> binding)
+    : role_(role),
+      find_secret_(std::move(find_secret)),
+      own_(std::move(own)),
+      check_(std::move(check)),
+      binding_(binding.begin(), binding.end()) {
   fill_random(nonce_);
   if (role_ == Role::kConnector) {
     hello_ = encode_message(Greeting{nonce_, own_});
@@ -115,24 +130,20 @@ Handshake::Handshake(Role role, FindSecret find_secret, Claim own, Check check)
 }
 
 void Handshake::say(HandshakeKind kind, std::span<const std::byte> body) {
-  const HeaderLayout header{.kind = static_cast<std::uint16_t>(kind),
-                            .length = static_cast<std::uint32_t>(body.size())};
-  for (const auto part : {std::as_bytes(std::span(&header, 1)), body}) {
-    output_.insert(output_.end(), part.begin(), part.end());
-  }
+  std::ranges::copy(to_bytes(kind, body), std::back_inserter(output_));
 }
 
-// Bodies have a length in front of them in what is proved, so that no bytes can move from one to the next.
+// The parts have a length in front of them in what is proved, so that no bytes can move from one to the next.
 Proof Handshake::connector_proof() const {
-  const std::array lengths = {static_cast<std::uint32_t>(hello_.size()), static_cast<std::uint32_t>(challenge_.size())};
-  return prove(find_secret_(peer_),
-               {as_raw_bytes("motley handshake 1 connector"), std::as_bytes(std::span(lengths)), hello_, challenge_});
+  const std::array lengths = {static_cast<std::uint32_t>(hello_.size()), static_cast<std::uint32_t>(challenge_.size()),
+                              static_cast<std::uint32_t>(binding_.size())};
+  return prove(find_secret_(peer_), {as_raw_bytes("motley handshake 2 connector"), std::as_bytes(std::span(lengths)),
+                                     hello_, challenge_, binding_});
 }
 
+// The connector's proof is over the rest.
 Proof Handshake::acceptor_proof(std::span<const std::byte> verdict) const {
-  const std::array lengths = {static_cast<std::uint32_t>(hello_.size()), static_cast<std::uint32_t>(challenge_.size())};
-  return prove(find_secret_(peer_), {as_raw_bytes("motley handshake 1 acceptor"), std::as_bytes(std::span(lengths)),
-                                     hello_, challenge_, connector_proof(), verdict});
+  return prove(find_secret_(peer_), {as_raw_bytes("motley handshake 2 acceptor"), connector_proof(), verdict});
 }
 
 Status Handshake::feed(std::span<const std::byte> bytes) {
@@ -152,6 +163,10 @@ Status Handshake::feed(std::span<const std::byte> bytes) {
     return fail(decoded.error());
   }
   const HandshakeHeader& header = *decoded;
+  if (header.kind == HandshakeKind::kEncrypt && role_ == Role::kConnector) {
+    return fail(ErrorCode::kRefused, "the peer takes nothing in the clear: set encryption to 'on' here ({})",
+                kEncryptionSettings);
+  }
   if (header.kind != expected_) {
     return fail(ErrorCode::kRefused, "the peer sent a handshake {} where a {} was expected", to_string(header.kind),
                 to_string(expected_));
@@ -210,6 +225,13 @@ Status Handshake::on_verdict(std::span<const std::byte> body) {
   MOTLEY_TRY(check_(peer_));
   done_ = true;
   return {};
+}
+
+tl::unexpected<Error> secret_differs(const Secret& ours) {
+  return fail(ErrorCode::kRefused,
+              "the secret differs from ours, which is from {}: both sides must be given the same one, in a file (mode "
+              "0600) or a variable",
+              ours.source());
 }
 
 Status check_names(const Claim& claim) {

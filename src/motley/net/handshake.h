@@ -5,14 +5,15 @@
 //     hello     nonce, who I am           ->
 //                                         <-    challenge  nonce, who I am
 //     proof     HMAC(secret, "connector",
-//               hello, challenge)         ->
+//               hello, challenge, TLS)    ->
 //                                         <-    verdict    accepted or the reason, and
-//                                               HMAC(secret, "acceptor", hello, challenge, proof, verdict)
+//                                               HMAC(secret, "acceptor", hello, challenge, TLS, proof, verdict)
 //
-// Both messages with nonces stand in both proofs, so that neither can be replayed; the role is part of what is proved,
-// so that neither can be reflected. Everything claimed (job, tenant, rank, session, epoch, purpose, fingerprint,
-// protocol version) is covered. What a peer claims is looked at only after its proof was good; a verdict that refuses
-// the secret itself cannot be proved and only tells the other side what to say to its user.
+// Within TLS (tls.h) a value that only its two ends know stands in both proofs too, so that nobody between them can
+// pass proofs on. Both messages with nonces stand in both proofs, so that neither can be replayed; the role is part of
+// what is proved, so that neither can be reflected. Everything claimed (job, tenant, rank, session, epoch, purpose,
+// fingerprint, protocol version) is covered. What a peer claims is looked at only after its proof was good; a verdict
+// that refuses the secret itself cannot be proved and only tells the other side what to say to its user.
 #pragma once
 
 #include <array>
@@ -38,7 +39,7 @@ struct Claim {
   std::string fingerprint;  // of the effective job, at most 255 bytes
 };
 
-enum class HandshakeKind : std::uint16_t { kHello = 1, kChallenge = 2, kProof = 3, kVerdict = 4 };
+enum class HandshakeKind : std::uint16_t { kHello = 1, kChallenge = 2, kProof = 3, kVerdict = 4, kEncrypt = 5 };
 enum class VerdictCode : std::uint16_t { kAccepted = 0, kSecretDiffers = 1, kRefused = 2 };
 
 struct HandshakeHeader {
@@ -55,6 +56,11 @@ struct Verdict {
   Proof proof{};       // over all before it in the message
 };
 
+// The message, without a body, of an acceptor that takes nothing in the clear.
+std::vector<std::byte> encryption_demand();
+
+// Whether bytes are the first ones of a handshake in the clear.
+Status check_handshake_magic(std::span<const std::byte> first);
 // The parsers of what an unauthenticated peer may send. Bodies must be used up entirely.
 Result<HandshakeHeader> decode_handshake_header(std::span<const std::byte, kHandshakeHeaderBytes> bytes);
 Result<Greeting> decode_greeting(std::span<const std::byte> body);
@@ -72,9 +78,11 @@ class Handshake {
   // nobody knows must get one that nobody knows, so that it is refused as for a wrong secret.
   using FindSecret = std::function<Secret(const Claim& peer)>;
 
-  Handshake(Role role, FindSecret find_secret, Claim own, Check check);
-  Handshake(Role role, const Secret& secret, Claim own, Check check)
-      : Handshake(role, [secret](const Claim&) { return secret; }, std::move(own), std::move(check)) {}
+  // `binding`: what both sides know of the connection that carries the handshake, and nobody else does; empty where
+  // that is in the clear.
+  Handshake(Role role, FindSecret find_secret, Claim own, Check check, std::span<const std::byte> binding = {});
+  Handshake(Role role, const Secret& secret, Claim own, Check check, std::span<const std::byte> binding = {})
+      : Handshake(role, [secret](const Claim&) { return secret; }, std::move(own), std::move(check), binding) {}
 
   std::size_t wanted() const { return wanted_; }
   Status feed(std::span<const std::byte> bytes);
@@ -97,6 +105,7 @@ class Handshake {
   FindSecret find_secret_;
   Claim own_;
   Check check_;
+  const std::vector<std::byte> binding_;
   std::array<std::byte, kNonceBytes> nonce_;
   HandshakeKind expected_;
   bool reading_header_ = true;
@@ -111,6 +120,8 @@ class Handshake {
 
 // kInvalidInput where a name in it is too long, or has control characters or bytes that are not UTF-8.
 Status check_names(const Claim& claim);
+
+tl::unexpected<Error> secret_differs(const Secret& ours);
 
 // Peers must agree on job, tenant and fingerprint; both values are named where they do not.
 Status check_same_job(const Claim& own, const Claim& peer);

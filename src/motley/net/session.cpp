@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "motley/base/os/file.h"
@@ -18,6 +19,7 @@
 namespace motley::net {
 namespace {
 
+constexpr int kUnknownRank = -1;        // of a connection that was refused before it said
 constexpr double kFarewellSeconds = 5;  // to send the membership, or why there is none
 // How much longer than its own patience a rank waits for rank 0's word on who is missing.
 constexpr double kVerdictSeconds = 2;
@@ -42,7 +44,8 @@ class RendezvousHost {
       : options_(options),
         own_(own_claim(options, membership, kControlPurpose)),
         where_(local_endpoint(listener)),
-        acceptor_(std::move(listener), secret, own_, [this](const Claim& peer) { return judge(peer); }) {}
+        acceptor_(
+            std::move(listener), secret, own_, [this](const Claim& peer) { return judge(peer); }, options.encryption) {}
 
   Status wait_for_all(const Deadline& deadline) {
     std::vector<int> reported;
@@ -101,16 +104,17 @@ class RendezvousHost {
   void receive(Acceptor::PendingConnection pending) {
     const int rank = pending.claim.identity.rank;
     if (!pending.accepted) {
-      if (pending.accepted.error().code == ErrorCode::kRefused && rank >= 0 && rank < options_.size) {
-        turned_away_[rank] = fmt::format("a connection from {} that claimed to be rank {} was refused: {}",
-                                         pending.address, rank, pending.accepted.error().message);
-      }
+      if (pending.accepted.error().code != ErrorCode::kRefused) return;
+      const bool claims = rank > 0 && rank < options_.size;
+      turned_away_[claims ? rank : kUnknownRank] =
+          fmt::format("a connection from {}{} was refused: {}", pending.address,
+                      claims ? fmt::format(" that claimed to be rank {}", rank) : "", pending.accepted.error().message);
       return;
     }
     Identity peer = pending.claim.identity;
     peer.session = own_.identity.session;
     peer.epoch = own_.identity.epoch;
-    joiners_[rank].control = std::make_unique<Connection>(std::move(pending.socket), std::move(peer), true);
+    joiners_[rank].control = std::make_unique<Connection>(std::move(pending.channel), std::move(peer), true);
   }
 
   void receive_joins() {
@@ -153,12 +157,14 @@ class RendezvousHost {
                 fmt::format("{} did not join within {:.3g} s; rank 0 waits at {}", join_numbers(missing),
                             options_.join_seconds, to_string(where_)),
                 missing.front()};
-    for (const int rank : missing) {
+    const auto add = [&](int rank) {
       if (const auto found = turned_away_.find(rank); found != turned_away_.end()) {
         error.code = ErrorCode::kRefused;
         error.message += "; " + found->second;
       }
-    }
+    };
+    std::ranges::for_each(missing, add);
+    if (error.code != ErrorCode::kRefused) add(kUnknownRank);
     return error;
   }
 
@@ -246,7 +252,8 @@ Result<Gathering> attend(const SessionOptions& options, const Secret& secret) {
   const auto is_final = [](const Error& error) {
     return error.code == ErrorCode::kRefused || error.code == ErrorCode::kInvalidInput;
   };
-  auto host = connect_and_authenticate(options.rendezvous, secret, own, check, deadline, {}, is_final);
+  auto host =
+      connect_and_authenticate(options.rendezvous, secret, own, check, options.encryption, deadline, {}, is_final);
   if (!host) {
     const Error& last = host.error();
     return fail(Error{is_final(last) ? last.code : ErrorCode::kTimeout,
@@ -256,7 +263,7 @@ Result<Gathering> attend(const SessionOptions& options, const Secret& secret) {
                       0});
   }
 
-  auto control = std::make_unique<Connection>(std::move(host->socket), host->claim.identity, true);
+  auto control = std::make_unique<Connection>(std::move(host->channel), host->claim.identity, true);
   const auto join = encode_message(JoinMessage{options.size, data.second});
   MOTLEY_TRY(control->send(kJoin, 0, join, deadline, "the join message"));
   const Deadline verdict = Deadline::after(deadline.remaining() + kVerdictSeconds);
@@ -325,6 +332,19 @@ Status check(const SessionOptions& options) {
 }
 
 }  // namespace
+
+Result<Encryption> parse_encryption(const std::string& text, const std::string& what) {
+  for (const auto& [name, encryption] :
+       {std::pair("auto", Encryption::kAuto), {"on", Encryption::kOn}, {"off", Encryption::kOff}}) {
+    if (text == name) return encryption;
+  }
+  return fail(ErrorCode::kInvalidInput, "{}: '{}' is not one of auto, on, off", what, text);
+}
+
+Result<Encryption> encryption_from_environment() {
+  const char* text = std::getenv(kEncryptionVariable);
+  return text == nullptr ? Encryption::kAuto : parse_encryption(text, kEncryptionVariable);
+}
 
 Claim own_claim(const SessionOptions& options, const Membership& membership, std::uint32_t purpose) {
   return {.identity = {.job = options.job,

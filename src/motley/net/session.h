@@ -20,6 +20,18 @@ struct Endpoint {
 };
 Result<Endpoint> parse_endpoint(const std::string& text);  // "host:port", "[::1]:port"
 
+// Whether what goes between two processes is encrypted (TLS 1.3): unless both ends are loopback addresses, always, or
+// never.
+enum class Encryption : std::uint8_t { kAuto, kOn, kOff };
+// Where it is set, for messages.
+inline constexpr const char* kEncryptionSettings =
+    "network.encryption of a job or data server, --encryption of a parameter server, MOTLEY_ENCRYPTION for Python";
+inline constexpr const char* kEncryptionVariable = "MOTLEY_ENCRYPTION";
+// "auto", "on" or "off"; `what` is for errors.
+Result<Encryption> parse_encryption(const std::string& text, const std::string& what);
+// As the environment variable says; auto where it is not set.
+Result<Encryption> encryption_from_environment();
+
 // Environment variables that name a file (mode 0600) where no flag or key does: the secret that the ranks of a job
 // share, and the token that a server's clients show.
 inline constexpr const char* kSecretFileVariable = "MOTLEY_SECRET_FILE";
@@ -82,7 +94,8 @@ struct SessionOptions {
   double join_seconds = 60;             // how long ranks may take to appear
   double silence_seconds = 30;          // a rank whose control connection is silent for longer counts as lost
   std::string fingerprint;       // of the effective job; ranks that differ are refused, with both values in the message
-  bool payload_checksum = true;  // CRC-32C over payloads between hosts
+  bool payload_checksum = true;  // CRC-32C over payloads between hosts, where they are not encrypted
+  Encryption encryption = Encryption::kAuto;
   // Rank 0 only, optional: called with the address really bound before others are waited for (to publish it). What it
   // holds on to is of no use once all have joined.
   std::function<Status(const Endpoint&)> publish;

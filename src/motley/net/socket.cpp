@@ -47,6 +47,24 @@ Endpoint to_endpoint(const Descriptor& socket, decltype(::getsockname)* get) {
   return endpoint;
 }
 
+bool is_loopback(const in_addr& v4) {
+  return (ntohl(v4.s_addr) >> 24) == IN_LOOPBACKNET;
+}
+
+// An end of a socket; an IPv4 address may stand in an IPv6 one.
+bool has_loopback(const Descriptor& socket, decltype(::getsockname)* get) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  get(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  if (address.ss_family == AF_INET) return is_loopback(reinterpret_cast<const sockaddr_in&>(address).sin_addr);
+  if (address.ss_family != AF_INET6) return false;
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  if (!IN6_IS_ADDR_V4MAPPED(&v6)) return IN6_IS_ADDR_LOOPBACK(&v6);
+  in_addr v4;
+  std::memcpy(&v4, v6.s6_addr + 12, sizeof v4);
+  return is_loopback(v4);
+}
+
 // A peer whose machine is gone says nothing: after so long without a word the system asks, and gives up after some
 // questions without an answer.
 constexpr int kIdleSeconds = 15;
@@ -169,13 +187,16 @@ Result<bool> is_loopback(const std::string& host) {
   MOTLEY_ASSIGN(const AddressList addresses, resolve({host, 0}, true));
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     if (address->ai_family == AF_INET) {
-      const auto& v4 = *reinterpret_cast<const sockaddr_in*>(address->ai_addr);
-      if ((ntohl(v4.sin_addr.s_addr) >> 24) != IN_LOOPBACKNET) return false;
+      if (!is_loopback(reinterpret_cast<const sockaddr_in*>(address->ai_addr)->sin_addr)) return false;
     } else if (!IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address->ai_addr)->sin6_addr)) {
       return false;
     }
   }
   return true;
+}
+
+bool is_over_loopback(const Descriptor& socket) {
+  return has_loopback(socket, ::getsockname) && has_loopback(socket, ::getpeername);
 }
 
 bool is_any_address(const std::string& host) {

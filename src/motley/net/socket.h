@@ -27,6 +27,8 @@ Endpoint remote_endpoint(const Descriptor& socket);
 
 // True if the name or address resolves to loopback addresses only.
 Result<bool> is_loopback(const std::string& host);
+// Whether both ends of a connection are loopback addresses.
+bool is_over_loopback(const Descriptor& socket);
 // "0.0.0.0" or "::": every address of the machine.
 bool is_any_address(const std::string& host);
 

@@ -25,6 +25,7 @@ class WaitSet {
   // Something to read, if it `reads`, and room for what waits to be sent.
   void add(const Connection& connection, bool reads = true) {
     add(connection.descriptor(), (reads ? POLLIN : 0) | (connection.wants_to_write() ? POLLOUT : 0));
+    if (reads && connection.has_input()) end_at(0);
   }
   // The wait ends then, whatever has happened.
   void end_at(double time) { end_at_ = std::min(end_at_, time); }  // monotonic seconds

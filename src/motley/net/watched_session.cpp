@@ -29,8 +29,9 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
       beat_seconds_(std::min(kBeatSeconds, options_.silence_seconds / 4)),
       peers_(rank_, membership_.size()),
       controls_(std::move(gathering.controls)),
-      acceptor_(std::move(gathering.data_listener), secret_, own_claim(options_, membership_, 0),
-                [this](const Claim& peer) { return judge(peer); }),
+      acceptor_(
+          std::move(gathering.data_listener), secret_, own_claim(options_, membership_, 0),
+          [this](const Claim& peer) { return judge(peer); }, options_.encryption),
       suspicion_(rank_) {
   watcher_ = start_thread([this] { watch(); });
 }
@@ -120,13 +121,13 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint3
     return fail(ErrorCode::kRefused, "rank {} answers where rank {} was expected", claim.identity.rank, peer);
   };
   auto host = connect_and_authenticate(
-      {member.address, member.port}, secret_, own_claim(options_, membership_, purpose), check, deadline,
-      [this] { return failed(); },
+      {member.address, member.port}, secret_, own_claim(options_, membership_, purpose), check, options_.encryption,
+      deadline, [this] { return failed(); },
       [this](const Error& error) { return failed() || error.code == ErrorCode::kRefused; });
   if (host) {
     Identity identity = host->claim.identity;
     identity.purpose = purpose;
-    return std::make_unique<Connection>(std::move(host->socket), std::move(identity), checksums_with(peer));
+    return std::make_unique<Connection>(std::move(host->channel), std::move(identity), checksums_with(peer));
   }
   if (failed()) return fail(failure_);
   if (host.error().code == ErrorCode::kRefused) return fail(Error{ErrorCode::kRefused, host.error().message, peer});
@@ -268,7 +269,7 @@ void WatchedSession::admit(Acceptor::PendingConnection pending) {
   const std::lock_guard lock(mutex_);
   // A second one for the same purpose is another attempt of a rank whose first one went wrong.
   arrivals_[key] =
-      std::make_unique<Connection>(std::move(pending.socket), std::move(pending.claim.identity), checksums_with(peer));
+      std::make_unique<Connection>(std::move(pending.channel), std::move(pending.claim.identity), checksums_with(peer));
 }
 
 void WatchedSession::beat() {

@@ -202,11 +202,15 @@ TEST_F(DataNodeTest, WhatIsAskedAheadComesInOrder) {
 TEST_F(DataNodeTest, AnswersOfManyPieces) {
   const auto local = dataset("criteo");
   const auto served = node(dataset("criteo"));
-  const auto remote = RemoteDataset::open(access(served->endpoint()));
-  ASSERT_TRUE(remote) << remote.error().message;
-  std::vector<std::uint32_t> samples(samples_in_answer((*remote)->description(), {}) * 5 / 2);
-  for (std::size_t i = 0; i < samples.size(); ++i) samples[i] = static_cast<std::uint32_t>(i * 7 % local->size());
-  expect_equal(make_batch(**remote, samples), make_batch(*local, samples));
+  for (const auto encryption : {net::Encryption::kOff, net::Encryption::kOn}) {
+    DataServerAccess own = access(served->endpoint());
+    own.encryption = encryption;
+    const auto remote = RemoteDataset::open(own);
+    ASSERT_TRUE(remote) << remote.error().message;
+    std::vector<std::uint32_t> samples(samples_in_answer((*remote)->description(), {}) * 5 / 2);
+    for (std::size_t i = 0; i < samples.size(); ++i) samples[i] = static_cast<std::uint32_t>(i * 7 % local->size());
+    expect_equal(make_batch(**remote, samples), make_batch(*local, samples));
+  }
 }
 
 TEST_F(DataNodeTest, ManyReadersAndBothSets) {
@@ -218,6 +222,7 @@ TEST_F(DataNodeTest, ManyReadersAndBothSets) {
     threads.emplace_back([&, reader] {
       DataServerAccess own = access(served->endpoint());
       own.set = reader % 2 == 0 ? Set::kTraining : Set::kTest;
+      own.encryption = reader % 3 == 0 ? net::Encryption::kOn : net::Encryption::kOff;
       const Dataset& local = reader % 2 == 0 ? *training : *test;
       const auto remote = RemoteDataset::open(own);
       ASSERT_TRUE(remote) << remote.error().message;
@@ -323,8 +328,8 @@ TEST_F(DataNodeTest, RefusesWithTheReason) {
               AllOf(HasSubstr(name), HasSubstr("the job has data.target: z; the node has data.target: y")));
   EXPECT_THAT(refusal([](DataServerAccess& own) { own.set = Set::kTest; }), HasSubstr("no test data"));
   const net::Claim other = {.identity = {.job = "job", .purpose = 0x2000}, .fingerprint = ""};
-  const auto server =
-      net::connect_to_host(served->endpoint(), token_, other, Deadline::after(5), true, [] { return false; });
+  const auto server = net::connect_to_host(served->endpoint(), token_, other, Deadline::after(5), true,
+                                           net::Encryption::kAuto, [] { return false; });
   ASSERT_FALSE(server);
   EXPECT_THAT(server.error().message, HasSubstr("this is a data server"));
 }
@@ -343,8 +348,8 @@ TEST_F(DataNodeTest, SurvivesNonsense) {
   for (const bool opens : {false, true}) {
     for (const std::uint16_t type : {kDataOpen, kDataRead, kDataSamples}) {
       for (const auto& payload : payloads) {
-        const auto connection =
-            net::connect_to_host(served->endpoint(), token_, claim, Deadline::after(10), true, [] { return false; });
+        const auto connection = net::connect_to_host(served->endpoint(), token_, claim, Deadline::after(10), true,
+                                                     net::Encryption::kAuto, [] { return false; });
         ASSERT_TRUE(connection) << connection.error().message;
         const Deadline deadline = Deadline::after(10);
         if (opens) {

@@ -29,6 +29,7 @@ struct Case {
   WireType wire;
   UpdateRule rule;
   std::size_t chunk_bytes = 32 << 10;
+  net::Encryption encryption = net::Encryption::kAuto;
 };
 
 const Case kCases[] = {
@@ -39,6 +40,8 @@ const Case kCases[] = {
     {"channels_momentum", false, 1, 2, WireType::kNative, UpdateRule::kMomentum},
     {"channels_nesterov_small_chunks", false, 1, 1, WireType::kNative, UpdateRule::kNesterov, 256},
     {"channels_adamw_three_servers", false, 3, 2, WireType::kNative, UpdateRule::kAdamW},
+    {"channels_momentum_encrypted", false, 2, 2, WireType::kNative, UpdateRule::kMomentum, 32 << 10,
+     net::Encryption::kOn},
     {"channels_sum", false, 2, 1, WireType::kNative, UpdateRule::kSum},
     {"channels_bfloat16", false, 1, 2, WireType::kBfloat16, UpdateRule::kMomentum},
     {"channels_float16_sum", false, 1, 2, WireType::kFloat16, UpdateRule::kSum},
@@ -241,6 +244,7 @@ TEST_P(EveryPath, DoesWhatOneWorkerWouldDo) {
       options.servers_share_memory = c.shares_memory;
       options.update = make_update(c.rule);
       options.chunk_bytes = c.chunk_bytes;
+      session.set_encryption(c.encryption);
       auto reducer = ServerReducer::create(session, options);
       ASSERT_TRUE(reducer) << reducer.error().message;
       const Status prepared = (*reducer)->prepare(layout, Deadline::after(30));

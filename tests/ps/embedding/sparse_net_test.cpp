@@ -537,7 +537,8 @@ std::unique_ptr<net::Connection> raw_rank(const Servers& servers, const ThreadSe
   const auto& membership = session.membership();
   claim.identity = {session.options().job, session.options().tenant, membership.rank,
                     membership.session,    membership.epoch,         kSparseConnection};
-  return net::connect_to_host(servers.addresses[0].endpoint, token(), claim, soon(), false, [] { return false; })
+  return net::connect_to_host(servers.addresses[0].endpoint, token(), claim, soon(), false, net::Encryption::kAuto,
+                              [] { return false; })
       .value();
 }
 std::vector<std::byte> push_frame(SparsePush head, std::uint64_t id, float gradient) {

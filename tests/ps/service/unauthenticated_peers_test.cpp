@@ -38,7 +38,8 @@ class UnauthenticatedPeers : public ::testing::Test {
   Result<std::unique_ptr<Connection>> connect(const net::Identity& identity) const {
     net::Claim claim;
     claim.identity = identity;
-    return net::connect_to_host(service_->endpoint(), token(), claim, soon(), false, [] { return false; });
+    return net::connect_to_host(service_->endpoint(), token(), claim, soon(), false, net::Encryption::kAuto,
+                                [] { return false; });
   }
   // Why it is not let in, in the handshake or after it; "" where it is.
   std::string refusal(const net::Identity& identity) const {
@@ -102,8 +103,8 @@ TEST(UnauthenticatedPeersWithoutQuota, AModelLargerThanTheMachineIsRefused) {
   const auto service = std::move(*Service::start({.cores = 1}, token()));
   net::Claim claim;
   claim.identity = {"large", "local", 0, 7, 1, kServerControl};
-  const auto connection =
-      std::move(*net::connect_to_host(service->endpoint(), token(), claim, soon(), false, [] { return false; }));
+  const auto connection = std::move(*net::connect_to_host(service->endpoint(), token(), claim, soon(), false,
+                                                          net::Encryption::kAuto, [] { return false; }));
   const ServerJoin join = {
       .chunk_bytes = 32 << 10, .bucket_elements = {std::uint64_t{1} << 38}, .host_id = "elsewhere"};
   ASSERT_TRUE(connection->receive(soon(), "what it is"));
@@ -271,7 +272,8 @@ TEST(TenantCaps, AreOfEachTenant) {
   const auto connect = [&](const std::string& tenant, const net::Secret& secret) {
     net::Claim claim;
     claim.identity = {"job", tenant, 0, 7, 1, kServerProbe};
-    return net::connect_to_host(service->endpoint(), secret, claim, soon(), false, [] { return false; });
+    return net::connect_to_host(service->endpoint(), secret, claim, soon(), false, net::Encryption::kAuto,
+                                [] { return false; });
   };
   const auto first = connect("a", token());
   EXPECT_TRUE(first);

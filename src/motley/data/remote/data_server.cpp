@@ -57,7 +57,7 @@ DataServer::DataServer(const DataServerOptions& options, const net::Secret& toke
       data_(std::move(data)),
       descriptions_(std::move(descriptions)),
       endpoint_(net::local_endpoint(listener)),
-      acceptor_(std::move(listener), token, net::Claim{}, is_reader) {
+      acceptor_(std::move(listener), token, net::Claim{}, is_reader, options.encryption) {
   thread_ = start_thread([this] { run(); });
 }
 
@@ -101,7 +101,7 @@ void DataServer::admit(net::Acceptor::PendingConnection pending) {
   const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
   Client client;
   client.name = fmt::format("rank {} of job '{}' at {}", peer.rank, peer.job, pending.address);
-  client.connection = std::make_unique<net::Connection>(std::move(pending.socket), peer, checksum);
+  client.connection = std::make_unique<net::Connection>(std::move(pending.channel), peer, checksum);
   client.received_at = monotonic_seconds();
   clients_.push_back(std::move(client));
 }

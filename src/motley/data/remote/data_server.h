@@ -25,7 +25,8 @@ struct ServedData {
 
 struct DataServerOptions {
   net::Endpoint listen;          // port 0: any free one
-  bool payload_checksum = true;  // over what is sent to other hosts
+  bool payload_checksum = true;  // over what is sent to other hosts in the clear
+  net::Encryption encryption = net::Encryption::kAuto;
 };
 
 // One thread serves all. Of each worker a few answers of 4 MiB at most (or one sample) lie in memory.

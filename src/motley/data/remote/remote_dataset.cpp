@@ -85,8 +85,8 @@ Status RemoteDataset::connect(const Deadline& deadline) const {
   if (!token) return named(fail(token.error()));
   net::Claim claim = access_.claim;
   claim.identity.purpose = kDataConnection;
-  auto connection =
-      net::connect_to_host(access_.endpoint, *token, claim, deadline, access_.payload_checksum, access_.cancelled);
+  auto connection = net::connect_to_host(access_.endpoint, *token, claim, deadline, access_.payload_checksum,
+                                         access_.encryption, access_.cancelled);
   if (!connection) return named(fail(connection.error()));
   auto description = ask_for_description(**connection, deadline);
   if (!description) return named(fail(of_node(**connection, description.error())));

@@ -26,6 +26,7 @@ struct DataServerAccess {
   double join_seconds = 0;  // that the node may take to let this worker in at the start
   double read_seconds = 0;  // that samples may take to come, the node's coming back included
   bool payload_checksum = true;
+  net::Encryption encryption = net::Encryption::kAuto;
   std::function<bool()> cancelled = [] { return false; };  // asked a few times a second while waiting
 };
 

@@ -68,7 +68,7 @@ Result<std::unique_ptr<net::Connection>> ControlConnections::open(const ServerAd
   const net::Claim claim = {
       .identity = {own.job + job_suffix_, own.tenant, membership.rank, membership.session, membership.epoch, purpose},
       .fingerprint = own.fingerprint};
-  return net::connect_to_host(address.endpoint, address.token, claim, deadline, own.payload_checksum,
+  return net::connect_to_host(address.endpoint, address.token, claim, deadline, own.payload_checksum, own.encryption,
                               [&] { return !session_.health(); });
 }
 

@@ -83,8 +83,9 @@ Status SparseClient::connect(const Deadline& deadline) {
   for (const ServerAddress& address : options_.servers) {
     Server server;
     server.name = describe_server(address);
-    MOTLEY_ASSIGN(server.connection, net::connect_to_host(address.endpoint, address.token, claim, deadline,
-                                                          own.payload_checksum, [&] { return !session_.health(); }));
+    MOTLEY_ASSIGN(server.connection,
+                  net::connect_to_host(address.endpoint, address.token, claim, deadline, own.payload_checksum,
+                                       own.encryption, [&] { return !session_.health(); }));
     const SparseOpen open = {.size = membership.size(),
                              .shard = static_cast<int>(servers_.size()),
                              .shards = static_cast<int>(options_.servers.size()),

@@ -94,6 +94,7 @@ void AggregationThread::take_requests() {
 void AggregationThread::serve_sockets(int milliseconds) {
   polled_.assign(1, {wake_.get(), POLLIN, 0});
   owners_.clear();
+  bool has_input = false;
   for (const auto& [job, task] : tasks_) {
     for (std::size_t rank = 0; rank < task->channels().size(); ++rank) {
       if (task->ended(rank)) continue;
@@ -101,16 +102,18 @@ void AggregationThread::serve_sockets(int milliseconds) {
       polled_.push_back(
           {channel.descriptor(), static_cast<short>(POLLIN | (channel.wants_to_write() ? POLLOUT : 0)), 0});
       owners_.emplace_back(task.get(), rank);
+      has_input = has_input || channel.has_input();
     }
   }
-  if (::poll(polled_.data(), polled_.size(), milliseconds) <= 0) return;
+  if (::poll(polled_.data(), polled_.size(), has_input ? 0 : milliseconds) <= 0 && !has_input) return;
   const double began = monotonic_seconds();
   if (polled_[0].revents != 0) {
     eventfd_t count = 0;
     ::eventfd_read(wake_.get(), &count);
   }
   for (std::size_t i = 0; i < owners_.size(); ++i) {
-    if (polled_[i + 1].revents != 0) owners_[i].first->progress(owners_[i].second);
+    const auto [task, rank] = owners_[i];
+    if (polled_[i + 1].revents != 0 || task->channels()[rank]->has_input()) task->progress(rank);
   }
   metrics_.busy.add(monotonic_seconds() - began);
 }

@@ -126,7 +126,8 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, Descript
           [this](const Claim& claim) -> Status {
             MOTLEY_TRY(take_place(claim));  // given back until the connection is here
             return {};
-          }),
+          },
+          options.encryption),
       sparse_({.folder = options.tables, .quota_bytes = options.quota_bytes}, tenants_, memory_, use_) {
   const std::vector<int> processors = own_processors();
   const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
@@ -292,7 +293,7 @@ void Service::admit(net::Acceptor::PendingConnection pending) {
     return;
   }
   const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
-  auto connection = std::make_unique<Connection>(std::move(pending.socket), pending.claim.identity, checksum);
+  auto connection = std::make_unique<Connection>(std::move(pending.channel), pending.claim.identity, checksum);
   auto place = take_place(pending.claim);
   if (!place) return refuse(std::move(connection), place.error().message);
   connection->keep(std::move(*place));
@@ -622,8 +623,8 @@ Status Service::join_rack(Job& job, int newest) {
     return fail(ErrorCode::kInvalidInput, "the job's name '{}' is too long for a job with racks", job.name);
   }
   const net::Secret& token = tenants_.find(job.claim.identity.tenant).token;
-  job.rack =
-      std::make_shared<RackJob>(join, std::move(claim), token, options_.payload_checksum, [this] { waits_.wake(); });
+  job.rack = std::make_shared<RackJob>(join, std::move(claim), token, options_.payload_checksum, options_.encryption,
+                                       [this] { waits_.wake(); });
   count_in(job, std::make_shared<JobMetrics>(static_cast<int>(ranks.size()), 0), bytes);
   return {};
 }

@@ -31,7 +31,8 @@ struct ServiceOptions {
   bool pin_cores = false;        // each core's thread to a processor of its own
   std::size_t quota_bytes = 0;   // memory that one job may take; 0: no limit
   double stall_seconds = 10;     // after which a job that waits and does not move is logged; 0: never
-  bool payload_checksum = true;  // over what is sent to other hosts
+  bool payload_checksum = true;  // over what is sent to other hosts in the clear
+  net::Encryption encryption = net::Encryption::kAuto;
   std::filesystem::path tables;  // folder of sparse tables' cold tiers and checkpoints; empty: neither
 };
 

@@ -132,6 +132,11 @@ struct DeadlineSpec {
   double silence = 10;  // seconds
 };
 
+// What goes between hosts, key network.
+struct NetworkSpec {
+  std::string encryption = "auto";
+};
+
 // How gradients are synchronised, key gradient_sync.
 struct GradientSyncSpec {
   std::string method = "auto";
@@ -197,6 +202,7 @@ struct Job {
   EvaluateSpec evaluate;
   AcceptanceSpec acceptance;
   DeadlineSpec deadline;
+  NetworkSpec network;
   TimelineSpec timeline;
   std::string log_level = "info";
 

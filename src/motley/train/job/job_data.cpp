@@ -135,6 +135,7 @@ Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set)
   access.keys = data_keys(job);
   access.join_seconds = job.deadline.join;
   access.read_seconds = job.deadline.step / 2;
+  MOTLEY_ASSIGN(access.encryption, net::parse_encryption(job.network.encryption, "network.encryption"));
   return access;
 }
 
@@ -149,7 +150,9 @@ Result<RunningDataServer> serve_data(Job job, const std::string& listen, const s
   if (has_test_data(job)) {
     MOTLEY_ASSIGN(data.test, open_test_data(job, *data.training));
   }
-  MOTLEY_ASSIGN(auto server, data::DataServer::start({.listen = endpoint}, *token, std::move(data)));
+  MOTLEY_ASSIGN(const auto encryption, net::parse_encryption(job.network.encryption, "network.encryption"));
+  MOTLEY_ASSIGN(auto server,
+                data::DataServer::start({.listen = endpoint, .encryption = encryption}, *token, std::move(data)));
   const data::Description& training = *server->description(data::Set::kTraining);
   const auto& test = server->description(data::Set::kTest);
   std::string description = fmt::format("{} training and {} test samples of {}, {} bytes each", training.size,

@@ -194,6 +194,15 @@ const OptionTable<DeadlineSpec> kDeadlineOptions = {
      &DeadlineSpec::silence},
 };
 
+const OptionTable<NetworkSpec> kNetworkOptions = {
+    {choice(
+         "encryption",
+         "TLS 1.3 on the job's connections; auto: on all but those over loopback; off: in the clear, where others on "
+         "the network can read gradients, weights and samples, and change them",
+         {"auto", "on", "off"}),
+     &NetworkSpec::encryption},
+};
+
 const OptionTable<GradientSyncSpec> kGradientSyncOptions = {
     {choice("method",
             "gradient synchronisation: ring (all-reduce, in shared memory where that is possible) or "
@@ -299,6 +308,7 @@ const OptionTable<Job>& Job::options() {
       {"evaluate", &Job::evaluate, kEvaluateOptions},
       {"acceptance", &Job::acceptance, kAcceptanceOptions},
       {"deadline", &Job::deadline, kDeadlineOptions},
+      {"network", &Job::network, kNetworkOptions},
       {"timeline", &Job::timeline, kTimelineOptions},
       {choice("log_level", "how much is logged", {"trace", "debug", "info", "warn", "error"}), &Job::log_level},
   };

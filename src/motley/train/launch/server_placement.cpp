@@ -31,7 +31,11 @@ Result<std::unique_ptr<ps::Service>> start_beside_workers(const Job& job, const 
   double port = 0;
   if (first == membership.members.begin() + membership.rank) {
     const int cores = std::max(1, static_cast<int>(job.gradient_sync.server_threads));
-    MOTLEY_ASSIGN(service, ps::Service::start({.listen = {session.options().bind_host, 0}, .cores = cores}, secret));
+    ps::ServiceOptions options;
+    options.listen.host = session.options().bind_host;
+    options.cores = cores;
+    options.encryption = session.options().encryption;
+    MOTLEY_ASSIGN(service, ps::Service::start(options, secret));
     port = service->endpoint().port;
   }
   MOTLEY_ASSIGN(const auto ports, group.all_gather(std::span(&port, 1), deadline));

@@ -26,8 +26,9 @@ Result<double> echo(net::Session& session, const ps::ServerAddress& server, cons
   claim.identity.session = session.membership().session;
   claim.identity.epoch = session.membership().epoch;
   claim.identity.purpose = ps::kServerProbe;
-  MOTLEY_ASSIGN(const auto connection, net::connect_to_host(server.endpoint, server.token, claim, deadline,
-                                                            own.payload_checksum, [&] { return !session.health(); }));
+  MOTLEY_ASSIGN(const auto connection,
+                net::connect_to_host(server.endpoint, server.token, claim, deadline, own.payload_checksum,
+                                     own.encryption, [&] { return !session.health(); }));
   const std::vector<std::byte> out(ps::kProbeFrameBytes);
   std::vector<std::byte> in(ps::kProbeFrameBytes);
   std::uint64_t sent = 0;

@@ -74,6 +74,7 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   options.tenant = job_.gradient_sync.tenant;
   options.join_seconds = job_.deadline.join;
   options.silence_seconds = job_.deadline.silence;
+  MOTLEY_ASSIGN(options.encryption, net::parse_encryption(job_.network.encryption, "network.encryption"));
   options.fingerprint = fingerprint(job_);
   if (layout_) {
     options.fingerprint += fmt::format("-{:08x}", crc32c(planning::to_json(layout_->plan())));
