@@ -69,9 +69,9 @@ def computed_seconds(process):
 
 
 def shared_memory(process):
-    """The names in /dev/shm that a process has mapped, also those that are there no more."""
+    """The files in /dev/shm that a process has mapped, with " (deleted)" where they have no name."""
     maps = pathlib.Path(f"/proc/{process}/maps").read_text()
-    return set(re.findall(r"(?m) /dev/shm/(motley\S+)", maps))
+    return set(re.findall(r"(?m) /dev/shm/(.+)$", maps))
 
 
 class Scenario(unittest.TestCase):

@@ -151,12 +151,10 @@ std::string loopback_problem() {
   return ::recv(server.get(), &byte, 1, 0) == 1 ? "" : errno_text();
 }
 
-// A segment is made, mapped, written and removed again.
+// A file without a name is made there and mapped.
 std::string shared_memory_problem() {
-  const std::string name = fmt::format("/motley-check-{}", ::getpid());
-  const int fd = ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
+  const int fd = ::open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0) return errno_text();
-  ::shm_unlink(name.c_str());
   std::string problem;
   constexpr std::size_t kBytes = 4096;
   if (::posix_fallocate(fd, 0, kBytes) != 0) {

@@ -17,6 +17,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/result.h"
+#include "motley/net/region.h"
 #include "motley/net/session.h"
 
 namespace motley::collective {
@@ -129,5 +130,7 @@ Result<std::unique_ptr<Group>> make_group(net::Session& session);
 // For ranks on one host. `name` tells groups of one session apart while they are being made.
 Result<std::unique_ptr<Group>> make_shared_group(net::Session& session, const std::string& name,
                                                  const Deadline& deadline);
+// Where each rank's region is, rank by rank.
+Result<std::vector<net::RegionAddress>> all_addresses(Group& group, const net::Region& own, const Deadline& deadline);
 
 }  // namespace motley::collective

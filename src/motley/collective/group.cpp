@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <thread>
 
+#include "motley/base/os/file.h"
 #include "motley/base/os/shared_counter.h"
 #include "motley/collective/gradient_reducer.h"
 #include "motley/collective/waiting.h"
@@ -34,37 +36,58 @@ Status each_part(std::span<T> values, std::size_t most, const Visit& visit) {
   return {};
 }
 
+constexpr double kHealthSeconds = 0.02;  // between two looks at the session while waiting
+
+// The next message of a rank's connection.
+Result<net::Message> next_message(const net::Session& session, net::Connection& from, int peer, const std::string& what,
+                                  const Deadline& deadline) {
+  for (;;) {
+    auto message = from.receive(Deadline::after(std::min(kHealthSeconds, deadline.remaining())), what);
+    if (message) return message;
+    if (message.error().code != ErrorCode::kTimeout) return fail(find_cause(session, message.error()).within(what));
+    MOTLEY_TRY(check_wait(session, deadline, what, [peer] { return std::vector<int>{peer}; }));
+  }
+}
+
+// Of connections over which rank 0 says where a group's memory is; see StageChannels for more.
+constexpr std::uint32_t kMemoryPurpose = 0x1007;
+constexpr std::uint16_t kMemoryIsAt = 0x120;
+
 // Each operation is one barrier with data, or one for each 128 KiB. Each rank has two chunks of memory, used in turn:
 // before operation k it writes its values into chunk k mod 2, counts itself in, and waits until all have counted; then
 // everybody reads what it needs. A chunk is written again for operation k + 2 only, and by then its owner has seen all
 // ranks arrive at k + 1, which they do after they have read for k. So one counter is all the synchronisation there is.
 class SharedGroup final : public Group {
  public:
-  // Rank 0 makes the memory; the others look for its name until it is there. When all have it the name goes away, and
-  // the second barrier ensures that it is gone before anybody may make the next group of that name.
+  // Rank 0 makes the memory and tells the others where it is.
   static Result<std::unique_ptr<Group>> create(net::Session& session, const std::string& name,
                                                const Deadline& deadline) {
     const net::Membership& membership = session.membership();
-    const std::string full_name = fmt::format("{:x}-{}-{}", membership.session, membership.epoch, name);
     const std::size_t bytes = sizeof(Control) + membership.members.size() * (sizeof(Slot) + 2 * kChunkBytes);
+    const std::string what = fmt::format("where the memory of the {} is", name);
+    net::RegionAddress address;
+    const auto payload = std::as_writable_bytes(std::span(&address, 1));
+    const std::uint32_t tag = crc32c(name);
     std::unique_ptr<net::Region> region;
     if (membership.rank == 0) {
-      MOTLEY_ASSIGN(region, net::Region::create(full_name, bytes));
-    }
-    while (!region) {
-      auto mapped = net::Region::map(full_name, bytes);
-      if (mapped) {
-        region = std::move(*mapped);
-        break;
+      MOTLEY_ASSIGN(region, net::Region::create(bytes));
+      address = region->address();
+      for (int rank = 1; rank < membership.size(); ++rank) {
+        MOTLEY_ASSIGN(const auto peer, session.connect(rank, kMemoryPurpose, deadline));
+        MOTLEY_TRY(peer->send(kMemoryIsAt, tag, payload, deadline, what));
       }
-      const std::string operation = fmt::format("opening shared memory ({})", mapped.error().message);
-      MOTLEY_TRY(check_wait(session, deadline, operation, [] { return std::vector<int>{0}; }));
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } else {
+      MOTLEY_ASSIGN(const auto peer, session.connect(0, kMemoryPurpose, deadline));
+      MOTLEY_ASSIGN(const net::Message message, next_message(session, *peer, 0, what, deadline));
+      if (message.header.type != kMemoryIsAt || message.header.tag != tag || message.payload.size() != sizeof address) {
+        return fail(Error{ErrorCode::kInvalidInput, fmt::format("rank 0 makes another group than the {}", name), 0});
+      }
+      std::ranges::copy(message.payload, payload.begin());
+      MOTLEY_ASSIGN(region, net::Region::map(address, bytes));
     }
     std::unique_ptr<SharedGroup> group(new SharedGroup(session, std::move(region)));
     sched_getaffinity(0, sizeof(cpu_set_t), &group->slot(membership.rank).cores);
     MOTLEY_TRY(group->barrier(deadline));
-    group->region_->unlink();
     cpu_set_t cores;
     CPU_ZERO(&cores);
     for (int rank = 0; rank < membership.size(); ++rank) CPU_OR(&cores, &cores, &group->slot(rank).cores);
@@ -192,7 +215,6 @@ class SharedGroup final : public Group {
 constexpr std::uint32_t kGroupPurpose = 0x1000;  // of connections: see StageChannels for more
 constexpr std::uint32_t kCounterPurpose = 0x1001;
 constexpr std::size_t kPartBytes = 512 << 10;  // of one frame; transport takes up to 1 MiB
-constexpr double kHealthSeconds = 0.02;        // between two looks at the session while waiting
 constexpr double kServeSeconds = 5;            // for a counter's request to arrive whole, and its answer to leave
 
 // Rank 0 collects and hands out; a thread of it serves the shared counters.
@@ -252,7 +274,7 @@ class TcpGroup final : public Group {
     const std::string what = fmt::format("fetch_add on counter {}, request {}", counter, ++requests_);
     MOTLEY_TRY(counters_[0]->send(static_cast<std::uint16_t>(Operation::kFetchAdd), requests_,
                                   std::as_bytes(std::span(&request, 1)), deadline, what));
-    MOTLEY_ASSIGN(const net::Message message, next_message(*counters_[0], 0, what, deadline));
+    MOTLEY_ASSIGN(const net::Message message, next_message(session_, *counters_[0], 0, what, deadline));
     std::int64_t value = 0;
     if (message.payload.size() != sizeof(value)) {
       return fail(
@@ -283,20 +305,9 @@ class TcpGroup final : public Group {
     return sent ? sent : fail(find_cause(session_, sent.error()).within(what));
   }
 
-  // The next message of a rank's connection.
-  Result<net::Message> next_message(net::Connection& from, int peer, const std::string& what,
-                                    const Deadline& deadline) const {
-    for (;;) {
-      auto message = from.receive(Deadline::after(std::min(kHealthSeconds, deadline.remaining())), what);
-      if (message) return message;
-      if (message.error().code != ErrorCode::kTimeout) return fail(find_cause(session_, message.error()).within(what));
-      MOTLEY_TRY(check_wait(session_, deadline, what, [peer] { return std::vector<int>{peer}; }));
-    }
-  }
-
   Status receive(int peer, Operation operation, std::span<std::byte> into, const Deadline& deadline) {
     const std::string what = name(operation);
-    MOTLEY_ASSIGN(const net::Message message, next_message(*peers_[peer], peer, what, deadline));
+    MOTLEY_ASSIGN(const net::Message message, next_message(session_, *peers_[peer], peer, what, deadline));
     const net::Message::Header& header = message.header;
     if (header.type != static_cast<std::uint16_t>(operation) || header.tag != sequence_ ||
         message.payload.size() != into.size()) {
@@ -401,6 +412,14 @@ class TcpGroup final : public Group {
 Result<std::unique_ptr<Group>> make_shared_group(net::Session& session, const std::string& name,
                                                  const Deadline& deadline) {
   return SharedGroup::create(session, name, deadline);
+}
+
+Result<std::vector<net::RegionAddress>> all_addresses(Group& group, const net::Region& own, const Deadline& deadline) {
+  const auto values = std::bit_cast<std::array<double, 2>>(own.address());
+  MOTLEY_ASSIGN(const auto all, group.all_gather(values, deadline));
+  std::vector<net::RegionAddress> addresses(all.size() / values.size());
+  std::ranges::copy(std::as_bytes(std::span(all)), std::as_writable_bytes(std::span(addresses)).begin());
+  return addresses;
 }
 
 Result<std::unique_ptr<Group>> make_group(net::Session& session) {

@@ -19,8 +19,8 @@ std::size_t SharedArena::capacity(int ranks) {
   return std::min(memory, kAddressSpace / static_cast<std::size_t>(ranks)) / kUnit * kUnit;
 }
 
-Result<std::shared_ptr<SharedArena>> SharedArena::create(const std::string& name, std::size_t bytes) {
-  MOTLEY_ASSIGN(auto region, net::Region::create_uncommitted(name, bytes));
+Result<std::shared_ptr<SharedArena>> SharedArena::create(std::size_t bytes) {
+  MOTLEY_ASSIGN(auto region, net::Region::create_uncommitted(bytes));
   return std::shared_ptr<SharedArena>(new SharedArena(std::move(region)));
 }
 

@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 
 #include "motley/net/region.h"
 
@@ -17,8 +16,7 @@ class SharedArena {
  public:
   // How large the arenas of so many ranks are.
   static std::size_t capacity(int ranks);
-  // `name` is what peers map it by, until the region is unlinked.
-  static Result<std::shared_ptr<SharedArena>> create(const std::string& name, std::size_t bytes);
+  static Result<std::shared_ptr<SharedArena>> create(std::size_t bytes);
 
   // A zeroed or used block, aligned to 4 KiB. It keeps the arena alive and goes back into it with its last reference;
   // that must not be while another rank may still read or write it. Any thread.

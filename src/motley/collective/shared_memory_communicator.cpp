@@ -100,36 +100,32 @@ class SharedMemoryCommunicator final : public Communicator {
 
   explicit SharedMemoryCommunicator(net::Session& session) : Communicator(session) {}
 
-  // Every rank makes its arena and maps the others'; rank 0 makes the slots. Names are gone when all have mapped them.
+  // Every rank makes its arena and maps the others'; rank 0 makes the slots.
   Status map(const Deadline& deadline) {
     MOTLEY_ASSIGN(const auto group, make_shared_group(session_, "communicator", deadline));
     may_spin_ = group->may_spin();
-    const net::Membership& membership = session_.membership();
-    const auto name = [&](const std::string& what) {
-      return fmt::format("{:x}-{}-{}", membership.session, membership.epoch, what);
-    };
     const std::size_t capacity = SharedArena::capacity(size_);
     const std::size_t slots_bytes = kSlots * slot_bytes();
-    MOTLEY_ASSIGN(arena_, SharedArena::create(name(fmt::format("arena-r{}", rank_)), capacity));
+    MOTLEY_ASSIGN(arena_, SharedArena::create(capacity));
     MOTLEY_ASSIGN(copies_, SharedArena::allocate(arena_, kCopies * kSegmentBytes));
+    net::RegionAddress at;
     if (rank_ == 0) {
-      MOTLEY_ASSIGN(slots_, net::Region::create(name("slots"), slots_bytes));
+      MOTLEY_ASSIGN(slots_, net::Region::create(slots_bytes));
+      at = slots_->address();
     }
-    MOTLEY_TRY(group->barrier(deadline));
+    MOTLEY_TRY(group->broadcast(std::as_writable_bytes(std::span(&at, 1)), 0, deadline));
     if (rank_ != 0) {
-      MOTLEY_ASSIGN(slots_, net::Region::map(name("slots"), slots_bytes));
+      MOTLEY_ASSIGN(slots_, net::Region::map(at, slots_bytes));
     }
+    MOTLEY_ASSIGN(const auto addresses, all_addresses(*group, arena_->region(), deadline));
     others_.resize(static_cast<std::size_t>(size_));
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
-        MOTLEY_ASSIGN(others_[rank], net::Region::map_uncommitted(name(fmt::format("arena-r{}", rank)), capacity));
+        MOTLEY_ASSIGN(others_[rank], net::Region::map_uncommitted(addresses[rank], capacity));
       }
       arenas_.push_back(rank == rank_ ? arena_->region().data() : others_[rank]->data());
     }
-    MOTLEY_TRY(group->barrier(deadline));
-    arena_->region().unlink();
-    slots_->unlink();
-    return group->barrier(deadline);
+    return group->barrier(deadline);  // so that nobody ends before all have mapped what is its own
   }
 
   std::size_t slot_bytes() const { return sizeof(Slot) + static_cast<std::size_t>(size_) * sizeof(Announcement); }

@@ -93,24 +93,18 @@ class SharedMemoryReducer final : public GradientReducer {
       }
     }
 
-    const net::Membership& membership = session_.membership();
-    const auto region_name = [&](int rank) {
-      return fmt::format("{:x}-{}-values-r{}", membership.session, membership.epoch, rank);
-    };
     const std::size_t values_offset = round_up(control_bytes, kLine);
     const std::size_t region_bytes = std::max<std::size_t>(values_offset + bytes, kLine);
     regions_.resize(static_cast<std::size_t>(size_));
-    MOTLEY_ASSIGN(regions_[rank_], net::Region::create(region_name(rank_), region_bytes));
-    MOTLEY_TRY(group_->barrier(deadline));
+    MOTLEY_ASSIGN(regions_[rank_], net::Region::create(region_bytes));
+    MOTLEY_ASSIGN(const auto addresses, all_addresses(*group_, *regions_[rank_], deadline));
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
-        MOTLEY_ASSIGN(regions_[rank], net::Region::map(region_name(rank), region_bytes));
+        MOTLEY_ASSIGN(regions_[rank], net::Region::map(addresses[rank], region_bytes));
       }
       values_.push_back(regions_[rank]->data() + values_offset);
     }
-    MOTLEY_TRY(group_->barrier(deadline));
-    regions_[rank_]->unlink();
-    MOTLEY_TRY(group_->barrier(deadline));  // all names are gone: the next exchange may use them
+    MOTLEY_TRY(group_->barrier(deadline));  // so that nobody ends before all have mapped what is its own
     if (background_progress_) helper_ = std::thread([this] { help(); });
     return {};
   }

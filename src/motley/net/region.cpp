@@ -16,17 +16,13 @@
 namespace motley::net {
 namespace {
 
-std::string shared_path(const std::string& name) {
-  return "/motley-" + name;
-}
-
 // Maps `bytes` of the open file. What is there already is touched now, so that the first use is not slowed by page
 // faults.
-Result<std::byte*> map_all(int descriptor, std::size_t bytes, const std::string& name, int populate) {
+Result<std::byte*> map_all(int descriptor, std::size_t bytes, int populate) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | populate, descriptor, 0);
   if (data == MAP_FAILED) {
-    return fail(ErrorCode::kIo, "cannot map the shared memory '/dev/shm{}' of {}: {}", shared_path(name),
-                format_bytes(static_cast<double>(bytes)), errno_text());
+    return fail(ErrorCode::kIo, "cannot map {} of shared memory: {}", format_bytes(static_cast<double>(bytes)),
+                errno_text());
   }
   ::madvise(data, bytes, MADV_HUGEPAGE);  // a wish, for systems whose shared memory takes advice
   return static_cast<std::byte*>(data);
@@ -59,75 +55,79 @@ std::string host_id() {
                      std::string(space, static_cast<std::size_t>(std::max<ssize_t>(length, 0))), ::geteuid());
 }
 
-Result<std::unique_ptr<Region>> Region::create(const std::string& name, std::size_t bytes) {
-  return create(name, bytes, Backing::kWhole);
+Result<std::unique_ptr<Region>> Region::create(std::size_t bytes) {
+  return create(bytes, Backing::kWhole);
 }
 
-Result<std::unique_ptr<Region>> Region::create_uncommitted(const std::string& name, std::size_t bytes) {
-  return create(name, bytes, Backing::kCommitted);
+Result<std::unique_ptr<Region>> Region::create_uncommitted(std::size_t bytes) {
+  return create(bytes, Backing::kCommitted);
 }
 
-Result<std::unique_ptr<Region>> Region::map(const std::string& name, std::size_t bytes) {
-  return map(name, bytes, Backing::kWhole);
+Result<std::unique_ptr<Region>> Region::map(const RegionAddress& address, std::size_t bytes) {
+  return map(address, bytes, Backing::kWhole);
 }
 
-Result<std::unique_ptr<Region>> Region::map_uncommitted(const std::string& name, std::size_t bytes) {
-  return map(name, bytes, Backing::kCommitted);
+Result<std::unique_ptr<Region>> Region::map_uncommitted(const RegionAddress& address, std::size_t bytes) {
+  return map(address, bytes, Backing::kCommitted);
 }
 
-Result<std::unique_ptr<Region>> Region::create(const std::string& name, std::size_t bytes, Backing backing) {
+// A file without a name rather than a memfd, whose memory has no bound: where there is no more, its toucher is killed.
+Result<std::unique_ptr<Region>> Region::create(std::size_t bytes, Backing backing) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   if (bytes == 0 || bytes > (std::size_t{1} << 62)) {
-    return fail(ErrorCode::kInvalidInput, "the shared memory '{}' cannot have {} bytes", name, bytes);
+    return fail(ErrorCode::kInvalidInput, "shared memory cannot have {} bytes", bytes);
   }
   bytes = (bytes + page - 1) / page * page;
-  const std::string path = shared_path(name);
-  Descriptor descriptor(::shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  Descriptor descriptor(::open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!descriptor.valid()) {
-    return fail(ErrorCode::kIo, "cannot create the shared memory '/dev/shm{}': {}", path, errno_text());
+    return fail(ErrorCode::kIo, "cannot make shared memory in /dev/shm: {}", errno_text());
   }
-  Status sized = backing == Backing::kWhole ? reserve(descriptor, 0, bytes) : Status();
-  if (backing == Backing::kCommitted && ::ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) {
-    sized = fail(ErrorCode::kIo, "cannot size the shared memory '/dev/shm{}' to {}: {}", path,
-                 format_bytes(static_cast<double>(bytes)), errno_text());
+  if (backing == Backing::kWhole) {
+    MOTLEY_TRY(reserve(descriptor, 0, bytes));
+  } else if (::ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) {
+    return fail(ErrorCode::kIo, "cannot size shared memory in /dev/shm to {}: {}",
+                format_bytes(static_cast<double>(bytes)), errno_text());
   }
-  if (!sized) {
-    ::shm_unlink(path.c_str());
-    return fail(std::move(sized).error());
+  struct stat status{};
+  if (::fstat(descriptor.get(), &status) != 0) {
+    return fail(ErrorCode::kIo, "cannot look at shared memory in /dev/shm: {}", errno_text());
   }
-  auto data = map_all(descriptor.get(), bytes, name, backing == Backing::kWhole ? MAP_POPULATE : MAP_NORESERVE);
-  if (!data) {
-    ::shm_unlink(path.c_str());
-    return fail(std::move(data).error());
-  }
-  if (backing == Backing::kWhole) descriptor.close();
-  return std::unique_ptr<Region>(new Region(name, std::move(descriptor), *data, bytes, true));
+  MOTLEY_ASSIGN(std::byte* const data,
+                map_all(descriptor.get(), bytes, backing == Backing::kWhole ? MAP_POPULATE : MAP_NORESERVE));
+  const RegionAddress address{::getpid(), descriptor.get(), status.st_ino};
+  return std::unique_ptr<Region>(new Region(std::move(descriptor), address, data, bytes));
 }
 
-Result<std::unique_ptr<Region>> Region::map(const std::string& name, std::size_t bytes, Backing backing) {
-  const std::string path = shared_path(name);
-  Descriptor descriptor(::shm_open(path.c_str(), O_RDWR | O_CLOEXEC, 0));
+Result<std::unique_ptr<Region>> Region::map(const RegionAddress& address, std::size_t bytes, Backing backing) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", address.process, address.descriptor);
   struct stat status{};
-  if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
-    return fail(ErrorCode::kIo, "cannot open the shared memory '/dev/shm{}' of a peer: {}", path, errno_text());
+  const auto differs = [&] { return !S_ISREG(status.st_mode) || status.st_ino != address.file; };
+  if (::stat(path.c_str(), &status) != 0) {
+    return fail(ErrorCode::kIo, "cannot open the shared memory {} of a peer: {}", path, errno_text());
   }
+  // Looked at before it is opened: to open a device or a pipe may do something.
+  if (differs()) return fail(ErrorCode::kIo, "the shared memory {} of a peer is there no more", path);
+  const Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
+    return fail(ErrorCode::kIo, "cannot open the shared memory {} of a peer: {}", path, errno_text());
+  }
+  if (differs()) return fail(ErrorCode::kIo, "the shared memory {} of a peer is there no more", path);
   const auto size = static_cast<std::size_t>(status.st_size);
   if (status.st_uid != ::geteuid()) {
-    return fail(ErrorCode::kRefused, "the shared memory '/dev/shm{}' belongs to user {}; this process is user {}", path,
+    return fail(ErrorCode::kRefused, "the shared memory {} belongs to user {}; this process is user {}", path,
                 status.st_uid, ::geteuid());
   }
   if (bytes == 0 || bytes > size) {
-    return fail(ErrorCode::kInvalidInput, "the shared memory '/dev/shm{}' has {} bytes; {} are wanted", path, size,
-                bytes);
+    return fail(ErrorCode::kInvalidInput, "the shared memory {} has {} bytes; {} are wanted", path, size, bytes);
   }
   MOTLEY_ASSIGN(std::byte* const data,
-                map_all(descriptor.get(), size, name, backing == Backing::kWhole ? MAP_POPULATE : MAP_NORESERVE));
-  return std::unique_ptr<Region>(new Region(name, Descriptor(), data, size, false));
+                map_all(descriptor.get(), size, backing == Backing::kWhole ? MAP_POPULATE : MAP_NORESERVE));
+  return std::unique_ptr<Region>(new Region(Descriptor(), {}, data, size));
 }
 
 Status Region::commit(std::size_t offset, std::size_t bytes) {
-  MOTLEY_INVARIANT(descriptor_.valid() && offset + bytes <= size_, "{} bytes at {} of '{}' cannot be committed", bytes,
-                   offset, name_);
+  MOTLEY_INVARIANT(descriptor_.valid() && offset + bytes <= size_, "{} bytes at {} of {} cannot be committed", bytes,
+                   offset, size_);
   MOTLEY_TRY(reserve(descriptor_, offset, bytes));
 #ifdef MADV_POPULATE_WRITE
   ::madvise(data_ + offset, bytes, MADV_POPULATE_WRITE);  // a wish: the first use is then not slowed by page faults
@@ -136,15 +136,7 @@ Status Region::commit(std::size_t offset, std::size_t bytes) {
 }
 
 Region::~Region() {
-  unlink();
   ::munmap(data_, size_);
-}
-
-void Region::unlink() {
-  if (linked_) {
-    ::shm_unlink(shared_path(name_).c_str());
-    linked_ = false;
-  }
 }
 
 }  // namespace motley::net

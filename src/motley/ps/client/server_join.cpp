@@ -201,8 +201,8 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
   const bool in_memory = options.servers_share_memory && servers.size() == 1 && racks.empty() &&
                          servers[0].host_id == host && membership.on_one_host();
   if (in_memory) {
-    join.region = fmt::format("{:x}-{}-pushes-r{}", membership.session, membership.epoch, membership.rank);
-    MOTLEY_ASSIGN(joined.gradients, net::Region::create(join.region, std::max<std::size_t>(joined.model.bytes(), 64)));
+    MOTLEY_ASSIGN(joined.gradients, net::Region::create(std::max<std::size_t>(joined.model.bytes(), 64)));
+    join.region = joined.gradients->address();
   }
   for (auto& server : servers) {
     join.first_bin = server.first_bin;
@@ -228,7 +228,6 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
       MOTLEY_ASSIGN(joined.of_server, net::Region::map(answer.region, answer.region_bytes));
       joined.region =
           ServerRegion(joined.of_server->data(), join.bucket_elements, server.cores, join.size, join.is_async);
-      joined.gradients->unlink();
     }
   }
   if (in_memory && join.wire.type != collective::WireType::kNative && membership.rank == 0) {

@@ -22,8 +22,7 @@ Status ServerWatch::ask() {
   for (const ServerAddress& server : servers_) {
     const auto answer =
         net::connect_to_host(server.endpoint, server.token, claim, Deadline::after(own.silence_seconds / 2),
-                             own.payload_checksum, own.encryption,
-                             [&] { return !session_.health(); });
+                             own.payload_checksum, own.encryption, [&] { return !session_.health(); });
     if (answer || answer.error().code == ErrorCode::kRefused) continue;
     MOTLEY_TRY(session_.health());
     return fail(ErrorCode::kServerLost, "the {} was lost: it did not answer within {:.3g} s", describe_server(server),

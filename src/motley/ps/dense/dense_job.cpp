@@ -8,8 +8,7 @@
 namespace motley::ps {
 
 Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int cores,
-                                                   std::vector<std::unique_ptr<net::Region>> regions,
-                                                   const std::string& region_name) {
+                                                   std::vector<std::unique_ptr<net::Region>> regions) {
   const auto size = static_cast<std::size_t>(join.size);
   auto job = std::make_shared<DenseJob>();
   job->join_ = join;
@@ -39,8 +38,8 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
   }
   if (!regions.empty()) {
     job->gradients_ = std::move(regions);
-    MOTLEY_ASSIGN(job->region_, net::Region::create(region_name, ServerRegion::bytes(join.bucket_elements, cores,
-                                                                                     join.size, join.is_async)));
+    MOTLEY_ASSIGN(job->region_,
+                  net::Region::create(ServerRegion::bytes(join.bucket_elements, cores, join.size, join.is_async)));
     job->shared_ = ServerRegion(job->region_->data(), join.bucket_elements, cores, join.size, join.is_async);
     return job;
   }

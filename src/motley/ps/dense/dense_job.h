@@ -22,10 +22,9 @@ namespace motley::ps {
 class DenseJob {
  public:
   // `join`: of any rank, they agree. `regions`: of all ranks' gradients where all share memory with this server, else
-  // empty. `region_name`: of the region that this job gets then.
+  // empty.
   static Result<std::shared_ptr<DenseJob>> create(const ServerJoin& join, int cores,
-                                                  std::vector<std::unique_ptr<net::Region>> regions,
-                                                  const std::string& region_name);
+                                                  std::vector<std::unique_ptr<net::Region>> regions);
 
   bool in_memory() const { return region_ != nullptr; }
   bool is_async() const { return join_.is_async; }
@@ -34,10 +33,7 @@ class DenseJob {
   std::size_t region_bytes() const {
     return region_ ? ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.is_async) : 0;
   }
-  // All ranks have mapped the region: its name goes.
-  void unlink() {
-    if (region_) region_->unlink();
-  }
+  net::RegionAddress region_address() const { return region_ ? region_->address() : net::RegionAddress(); }
   // Memory that a job of this form takes here, in bytes.
   static std::size_t bytes_needed(const ServerJoin& join, int cores, bool in_memory);
 

@@ -83,7 +83,7 @@ Result<Uplinks> RackJob::connect(net::Claim claim, const net::Secret& token, boo
   own.size = racks;
   own.bins = racks * uplinks.cores;
   own.cores = uplinks.cores;
-  own.region.clear();
+  own.region = {};
   own.racks.between_servers = true;
   for (int rack = 0; rack < racks; ++rack) {
     own.first_bin = rack * uplinks.cores;

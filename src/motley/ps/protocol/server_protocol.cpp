@@ -8,6 +8,18 @@
 
 #include "motley/net/message_fields.h"
 
+namespace motley::net {
+
+// Found by argument-dependent lookup, so not in the anonymous namespace.
+template <class Archive>
+static void fields(Archive& archive, RegionAddress& address) {
+  archive.required("process", address.process, NumberIs::between(0, std::numeric_limits<std::int32_t>::max()));
+  archive.required("descriptor", address.descriptor, NumberIs::between(-1, std::numeric_limits<std::int32_t>::max()));
+  archive.required("file", address.file);
+}
+
+}  // namespace motley::net
+
 namespace motley::ps {
 namespace {
 

@@ -17,6 +17,7 @@
 #include "motley/base/result.h"
 #include "motley/collective/wire_form.h"
 #include "motley/kernels/update.h"
+#include "motley/net/region.h"
 
 namespace motley::ps {
 
@@ -91,12 +92,12 @@ struct ServerJoin {
   std::vector<std::uint64_t> bucket_elements;
   std::vector<double> bin_speeds;  // of the cores of all servers, for the chunk map; empty: all equal
   std::string host_id;
-  std::string region;  // of this rank's gradients; empty where it does not share memory
-  RackPlan racks;      // where not empty, the server knows bins and cores better than the rank
+  net::RegionAddress region;  // of this rank's gradients; nowhere where it does not share memory
+  RackPlan racks;             // where not empty, the server knows bins and cores better than the rank
 };
 
 struct ServerJoined {
-  std::string region;  // of the server, for this job; empty: gradients go over the channels
+  net::RegionAddress region;  // of the server, for this job; nowhere: gradients go over the channels
   std::uint64_t region_bytes = 0;
   bool may_spin = false;
   int bins = 0;   // with racks: cores of all servers that the job uses, and

@@ -419,7 +419,6 @@ std::unique_ptr<AggregationTask> Service::make_shard_task(Job& job, std::size_t 
     waits_.wake();
   };
   if (job.rack) return make_rack_task(job.rack, static_cast<int>(core), std::move(channels), lost);
-  job.dense->unlink();  // whoever opens a channel has mapped the region
   return ps::make_shard_task(job.dense, static_cast<int>(core), std::move(channels), lost);
 }
 
@@ -539,7 +538,7 @@ Status Service::join(Job& job, int newest) {
   if (!all) return {};
 
   const bool in_memory = std::ranges::all_of(
-      ranks, [&](const Rank& rank) { return !rank.join->region.empty() && rank.join->host_id == host_id_; });
+      ranks, [&](const Rank& rank) { return rank.join->region.valid() && rank.join->host_id == host_id_; });
   const std::size_t bytes = DenseJob::bytes_needed(join, used_cores(join), in_memory);
   MOTLEY_TRY(take_memory(job, bytes));
   MOTLEY_TRY(check_size(join, bytes, job.name));
@@ -552,10 +551,9 @@ Status Service::join(Job& job, int newest) {
       regions.push_back(std::move(region));
     }
   }
-  const std::string region = fmt::format("{:x}-{}-server", job.claim.identity.session, job.number);
-  MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions), region));
+  MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions)));
   count_in(job, job.dense->metrics(), bytes);
-  announce_joined(job, {.region = in_memory ? region : "", .region_bytes = job.dense->region_bytes()});
+  announce_joined(job, {.region = job.dense->region_address(), .region_bytes = job.dense->region_bytes()});
   spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
                format_bytes(static_cast<double>(collective::value_offsets(join.bucket_elements, sizeof(float)).back())),
                join.bucket_elements.size(), in_memory ? "in shared memory" : "over TCP");
