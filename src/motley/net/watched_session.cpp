@@ -102,9 +102,14 @@ Status WatchedSession::meet_all(const Deadline& deadline) {
 }
 
 Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
+  if (!options_.is_elastic) return Session::regroup(deadline);
   std::unique_lock lock(mutex_);
   while (installed_.empty() || !is_agreed_) {
     if (is_final_) return fail(failure_);
+    for (int rank = 0; rank < membership_.size(); ++rank) {
+      if (!peers_.has_left(rank)) continue;
+      return fail(Error{ErrorCode::kUnavailable, fmt::format("rank {} has left in order", rank), rank});
+    }
     if (deadline.passed()) {
       return fail(ErrorCode::kTimeout, "those who are left have not agreed within {:.3g} s: {}", deadline.allowed(),
                   failure_.message);

@@ -42,6 +42,8 @@ Status TrainingLoop::run() {
   while (!has_ended_ || duties_ != 0) {
     Status done = advance();
     if (!done && goes_on_after(done.error())) done = regroup();
+    // Who has left has seen that all have done all.
+    if (!done && done.error().code == ErrorCode::kUnavailable && has_ended_ && duties_ == kPart) break;
     MOTLEY_TRY(done);
   }
   if (!stop_) return {};
@@ -54,6 +56,7 @@ Status TrainingLoop::run() {
 void TrainingLoop::end() {
   has_ended_ = true;
   duties_ |= kSave;
+  if (parts_.elastic != nullptr) duties_ |= kPart;
   if (stop_) return;
   if (progress_.evaluated_step != progress_.step && options_.evaluate_every_epochs >= 0) duties_ |= kEvaluate;
   if (parts_.plan->ledger().cursor != 0) duties_ |= kAudit;
@@ -216,7 +219,8 @@ Status TrainingLoop::do_duties() {
   MOTLEY_TRY(take_turn(kAudit, [&] { return audit(); }));
   MOTLEY_TRY(take_turn(kEvaluate, [&] { return evaluate(); }));
   MOTLEY_TRY(take_turn(kSave, [&] { return save(); }));
-  return take_turn(kMove, [&] { return parts_.mover->move(progress_.step); });
+  MOTLEY_TRY(take_turn(kMove, [&] { return parts_.mover->move(progress_.step); }));
+  return take_turn(kPart, [&] { return context_.group.barrier(context_.step_deadline()); });
 }
 
 bool TrainingLoop::goes_on_after(const Error& error) const {
@@ -242,8 +246,7 @@ Status TrainingLoop::regroup() {
   if (static_cast<int>(context_.present.size()) >= parts_.elastic->minimum()) return {};
   MOTLEY_TRY(save());
   return fail(ErrorCode::kPeerLost, "{} of at least {} workers are left after step {}{}", context_.present.size(),
-              parts_.elastic->minimum(), progress_.step,
-              parts_.checkpoints->keeps_any() ? "; a checkpoint was written" : "");
+              parts_.elastic->minimum(), progress_.step, progress_.saved_step > 0 ? "; a checkpoint was written" : "");
 }
 
 // See the prose at the top of this file.
@@ -276,7 +279,7 @@ Status TrainingLoop::try_to_regroup() {
   unsigned all_flags = 0;
   for (unsigned i = 0; i < kFlags; ++i) all_flags |= flags[i] > 0 ? 1U << i : 0U;
   if ((all_flags & kAudit) != 0 && !has_ended_) end();
-  duties_ = (duties_ & kAudit) | (all_flags & kShared);
+  duties_ = (duties_ & kAudit) | (all_flags & kShared) | (has_ended_ ? kPart : 0U);
   if ((duties_ & kSave) != 0) progress_.saved_step = 0;  // of those who have saved, too
 
   MOTLEY_TRY(parts_.elastic->synchronise());

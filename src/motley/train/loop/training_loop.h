@@ -65,7 +65,7 @@ class TrainingLoop {
     bool is_reduced = false;
   };
   // What all do together after a step, in this order.
-  enum Duty : unsigned { kEvaluate = 1, kSave = 2, kMove = 4, kAudit = 8 };
+  enum Duty : unsigned { kEvaluate = 1, kSave = 2, kMove = 4, kAudit = 8, kPart = 16 };
   static constexpr unsigned kShared = kEvaluate | kSave | kMove;  // for which all have to meet
 
   Status advance();
