@@ -32,7 +32,8 @@ namespace {
 constexpr char kErrorMark = '\x02';
 
 constexpr double kServerStartSeconds = 30;
-constexpr int kMaxRestarts = 3;  // after a parameter server was lost
+constexpr double kPartSeconds = 30;  // of an elastic run, between the first worker that is done and the last
+constexpr int kMaxRestarts = 3;      // after a parameter server was lost
 
 // A process and the pipe of its output, both of which end with this object, whatever way the launcher leaves.
 struct Worker {
@@ -391,6 +392,9 @@ class Launch {
       worker.status = status;
       worker.ended = monotonic_seconds();
       const bool clean = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 130);
+      if (options_.min_workers > 0 && clean) {  // all had done all; one that hangs now is no loss
+        kill_at_ = std::min(kill_at_, worker.ended + kPartSeconds);
+      }
       if (interrupted_ && worker.ended_by(SIGINT)) {
         kill_at_ = worker.ended;  // it had not begun: the others would wait for it in vain
       }

@@ -426,7 +426,9 @@ Status RankWorker::finish() {
   if (job_.timeline.steps > 0 && session_->membership().on_one_host()) {
     std::vector<std::filesystem::path> parts;
     for (const int rank : context_->present) {
-      parts.push_back(timeline_part(logs, rank));
+      // A worker of an elastic run may have been lost since all was done.
+      if (const auto part = timeline_part(logs, rank); !is_elastic() || std::filesystem::exists(part))
+        parts.push_back(part);
     }
     MOTLEY_TRY(merge_timelines(parts, run_.folder() / "timeline.json"));
   }
