@@ -174,7 +174,7 @@ class HubGroup final : public collective::Group {
   const int rank_;
 };
 
-double value_of(std::uint32_t sample) {
+double gradient_at(std::uint32_t sample) {
   return static_cast<double>(mix({sample}) >> 40);
 }
 
@@ -217,7 +217,7 @@ class HubRunner final : public StepRunner {
   Status run(const Step& step, Report& report) override { return add(step, plan_.samples(step, rank_), report); }
   Status add(const Step& step, std::span<const std::uint32_t> samples, Report& report) override {
     for (const std::uint32_t sample : samples) {
-      sync_.sum += value_of(sample);
+      sync_.sum += gradient_at(sample);
       EXPECT_TRUE(computed_.emplace(step.number, sample).second) << "sample " << sample << " was computed again";
     }
     report.samples += static_cast<double>(samples.size());
@@ -358,7 +358,7 @@ std::uint64_t expected_weights() {
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     const data::Range window = ledger.next(kBatch);
     double sum = 0;
-    for (const std::uint32_t sample : ledger.samples(window)) sum += value_of(sample);
+    for (const std::uint32_t sample : ledger.samples(window)) sum += gradient_at(sample);
     weights = mix({weights, static_cast<std::uint64_t>(sum)});
     EXPECT_TRUE(ledger.commit(window));
   }
