@@ -69,7 +69,7 @@ class TlsBench {
          limit / rounds.ours,
          "",
          true,
-         0.8,
+         0.75,
          1.0,
          {},
          fmt::format(

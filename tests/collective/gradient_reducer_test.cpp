@@ -9,6 +9,8 @@
 #include <limits>
 
 #include "motley/base/random.h"
+#include "motley/collective/kept_gradients.h"
+#include "motley/net/derived_session.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::collective {
@@ -273,6 +275,46 @@ TEST(GradientReducer, MethodsAgreeBitwiseForTwoRanksAndCloselyForMore) {
       EXPECT_TRUE(same_bits(shared[0], ring[0]));
     }
     for (std::size_t e = 0; e < shared[0].size(); ++e) ASSERT_NEAR(shared[0][e], ring[0][e], 1e-6);
+  }
+}
+
+// A rank is lost after it has started: the others have their own gradients still, and reduce them without it.
+TEST(KeptGradients, AreReducedAgainAmongThoseWhoAreLeft) {
+  for (const Method method : {Method::kSharedMemory, Method::kTcpRing}) {
+    run_threads(3, true, [method](int rank, ThreadSession& session) {
+      const ReducerOptions options{.method = method};
+      KeptGradients kept(*make_reducer(session, options));
+      ASSERT_TRUE(kept.prepare({DataType::kFloat64, {1000, 3}}, Deadline::after(20)));
+      const auto fill = [&](int bucket) {
+        const auto bytes = kept.buffer(bucket);
+        std::span values(reinterpret_cast<double*>(bytes.data()), bytes.size() / sizeof(double));
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = rank + 0.5 * static_cast<double>(i);
+      };
+      const auto expect_mean = [&](int bucket, double mean_rank) {
+        const auto bytes = kept.result(bucket);
+        const std::span values(reinterpret_cast<const double*>(bytes.data()), bytes.size() / sizeof(double));
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          ASSERT_DOUBLE_EQ(values[i], mean_rank + 0.5 * static_cast<double>(i));
+        }
+      };
+      for (int bucket = 0; bucket < 2; ++bucket) {
+        fill(bucket);
+        ASSERT_TRUE(kept.start(1, bucket, 1));
+      }
+      for (int bucket = 0; bucket < 2; ++bucket) {
+        ASSERT_TRUE(kept.wait(bucket, Deadline::after(20)));
+        expect_mean(bucket, 1);
+      }
+      ASSERT_TRUE(kept.start(2, 0, 1));
+      if (rank == 1) return;
+      const auto part = net::make_partial_session(session, {0, 2}, 9);
+      ASSERT_TRUE(kept.replace(*make_reducer(*part, options), Deadline::after(20)));
+      for (int bucket = 0; bucket < 2; ++bucket) ASSERT_TRUE(kept.start(2, bucket, rank == 0 ? 1 : 3));
+      for (int bucket = 0; bucket < 2; ++bucket) {
+        ASSERT_TRUE(kept.wait(bucket, Deadline::after(20)));
+        expect_mean(bucket, 1.5);
+      }
+    });
   }
 }
 

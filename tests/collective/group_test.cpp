@@ -5,6 +5,8 @@
 
 #include "motley/base/random.h"
 #include "motley/collective/gradient_reducer.h"
+#include "motley/collective/present_group.h"
+#include "motley/net/derived_session.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::collective {
@@ -127,6 +129,26 @@ TEST_P(EveryGroup, NoticesDifferentOperations) {
     while (done < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   EXPECT_EQ(failures, 2);
+}
+
+TEST(PresentGroup, WhoIsNotThereGivesZeros) {
+  run_threads(3, true, [](int rank, ThreadSession& session) {
+    if (rank == 1) return;
+    const auto part = net::make_partial_session(session, {0, 2}, 7);
+    PresentGroup group(3);
+    group.use(*make_shared_group(*part, "group", Deadline::after(20)), {0, 2});
+    const double own[] = {10.0 + rank, 20.0 + rank};
+    const auto all = group.all_gather(own, Deadline::after(20));
+    ASSERT_TRUE(all) << all.error().message;
+    EXPECT_EQ(*all, (std::vector<double>{10, 20, 0, 0, 12, 22}));
+    int word = rank;
+    ASSERT_TRUE(group.broadcast(std::as_writable_bytes(std::span(&word, 1)), 2, Deadline::after(20)));
+    EXPECT_EQ(word, 2);
+    double sum[] = {1.0 + rank};
+    ASSERT_TRUE(group.all_reduce_sum(sum, Deadline::after(20)));
+    EXPECT_EQ(sum[0], 4);
+    ASSERT_TRUE(group.barrier(Deadline::after(20)));
+  });
 }
 
 TEST(Group, AKilledProcessIsNamed) {

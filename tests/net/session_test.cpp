@@ -400,6 +400,81 @@ TEST(Session, AStoppedProcessIsNamedAfterItsSilence) {
   }
 }
 
+std::vector<Joined> join_elastic(int size) {
+  const auto port = free_port();
+  std::vector<SessionOptions> all;
+  for (int rank = 0; rank < size; ++rank) {
+    all.push_back(options_for(rank, size, port));
+    all.back().is_elastic = true;
+    all.back().silence_seconds = 5;
+  }
+  return join_all(std::move(all), Secret::generate());
+}
+
+// Those who are left agree, and what they open from then on is of the new epoch.
+void expect_to_go_on(std::vector<Joined>& sessions, const std::vector<int>& left, std::uint64_t epoch) {
+  std::vector<std::thread> threads;
+  for (const int rank : left) {
+    threads.emplace_back([&, rank] {
+      Session& session = **sessions[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(await_failure_of_session(session).code, ErrorCode::kPeerLost);
+      const auto epochs = session.regroup(Deadline::after(20));
+      ASSERT_TRUE(epochs) << epochs.error().message;
+      EXPECT_EQ(epochs->back(), (Epoch{epoch, left}));
+      EXPECT_TRUE(session.health());
+      for (const int peer : left) {
+        if (peer == rank) continue;
+        const auto connection = session.connect(peer, 3, Deadline::after(20));
+        ASSERT_TRUE(connection) << connection.error().message;
+        EXPECT_EQ((*connection)->peer().epoch, epoch);
+        ASSERT_TRUE((*connection)->send(1, static_cast<std::uint64_t>(rank), {}, Deadline::after(20), "hello"));
+        const auto message = (*connection)->receive(Deadline::after(20), "hello");
+        ASSERT_TRUE(message) << message.error().message;
+        EXPECT_EQ(message->header.tag, static_cast<std::uint64_t>(peer));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(ElasticSession, GoesOnWithThoseWhoAreLeft) {
+  auto sessions = join_elastic(5);
+  for (const auto& session : sessions) ASSERT_TRUE(session) << session.error().message;
+  sessions[0]->reset();
+  expect_to_go_on(sessions, {1, 2, 3, 4}, 2);
+  sessions[3]->reset();
+  expect_to_go_on(sessions, {1, 2, 4}, 3);
+}
+
+TEST(ElasticSession, ARanksOwnErrorEndsItForAll) {
+  auto sessions = join_elastic(3);
+  for (const auto& session : sessions) ASSERT_TRUE(session) << session.error().message;
+  (*sessions[1])->abort({ErrorCode::kDiverged, "the loss is nan", 1});
+  for (auto& session : sessions) {
+    EXPECT_EQ(await_failure_of_session(**session).code, ErrorCode::kDiverged);
+    const auto epochs = (*session)->regroup(Deadline::after(20));
+    ASSERT_FALSE(epochs);
+    EXPECT_NE(epochs.error().message.find("the loss is nan"), std::string::npos);
+  }
+}
+
+TEST(ElasticSession, WhereOneHasLeftInOrderNobodyAgrees) {
+  auto sessions = join_elastic(3);
+  for (const auto& session : sessions) ASSERT_TRUE(session) << session.error().message;
+  std::thread leaver([&] { (*sessions[2])->leave(); });
+  sessions[0]->reset();
+  const auto epochs = (*sessions[1])->regroup(Deadline::after(20));
+  ASSERT_FALSE(epochs);
+  EXPECT_EQ(epochs.error().code, ErrorCode::kUnavailable) << epochs.error().message;
+  sessions[1]->reset();
+  leaver.join();
+}
+
+TEST(ElasticSession, OthersCannotRegroup) {
+  auto sessions = join_all(2);
+  EXPECT_EQ((*sessions[0])->regroup(Deadline::after(1)).error().code, ErrorCode::kUnavailable);
+}
+
 TEST(Secret, FromFileMustBePrivate) {
   const std::string path = testing::TempDir() + "secret-" + std::to_string(::getpid());
   const Secret secret = Secret::generate();

@@ -68,13 +68,15 @@ class GradientReducer {
   // The bucket's memory, 64-byte aligned, bucket_elements[bucket] values. Between start and the return of wait it
   // belongs to the reducer.
   virtual std::span<std::byte> buffer(int bucket) = 0;
+  // Where wait() leaves the reduced gradient: there, or in memory of its own (KeptGradients).
+  virtual std::span<std::byte> result(int bucket) { return buffer(bucket); }
 
   // Announces that this rank's gradient of `bucket` for `step` stands in its buffer. Never blocks. All ranks start the
   // same buckets in the same order. `weight` is this rank's number of samples in the step (0: nothing to add; the
   // buffer's content is then ignored).
   virtual Status start(std::uint64_t step, int bucket, double weight) = 0;
 
-  // Waits until the bucket's reduced gradient stands in buffer(bucket). On failure names the rank waited for, the step
+  // Waits until the bucket's reduced gradient stands in result(bucket). On failure names the rank waited for, the step
   // and the bucket. Buckets are waited for in the order in which they were started.
   virtual Result<Outcome> wait(int bucket, const Deadline& deadline) = 0;
 

@@ -11,6 +11,7 @@
 
 #include "motley/base/result.h"
 #include "motley/net/message_fields.h"
+#include "motley/net/roster.h"
 #include "motley/net/session.h"
 
 namespace motley::net {
@@ -23,6 +24,7 @@ enum ControlType : std::uint16_t {
   kHeartbeat = 0xff04,   // both ways, each second: what ranks were last doing
   kAbort = 0xff05,       // a rank to rank 0: I give up; rank 0 to all: the job has failed
   kLeave = 0xff06,       // both ways, empty: I leave in order
+  kRoster = 0xff07,      // among all, in an elastic session: who is left
 };
 
 inline constexpr std::size_t kMaxRanks = 4096;  // what a membership may hold; messages with more are refused
@@ -79,6 +81,21 @@ void fields(Archive& archive, Heartbeat& heartbeat) {
   archive.required("age", milliseconds);
   archive.required("phase", heartbeat.phase, NumberIs::between(0, 63));
   heartbeat.age = static_cast<double>(milliseconds) * 1e-3;
+}
+
+template <class Archive>
+void fields(Archive& archive, Ballot& ballot) {
+  archive.required("round", ballot.round);
+  archive.required("rank", ballot.rank, NumberIs::between(-1, kMaxRanks - 1));
+}
+
+template <class Archive>
+void fields(Archive& archive, RosterMessage& message) {
+  archive.required("kind", message.kind, NumberIs::between(0, static_cast<int>(RosterMessage::Kind::kInstall)));
+  archive.required("epoch", message.epoch);
+  archive.required("ballot", message.ballot);
+  archive.required("accepted", message.accepted);
+  archive.required("members", message.members, kRank);
 }
 
 template <class Archive>

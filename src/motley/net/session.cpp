@@ -361,7 +361,13 @@ Result<std::unique_ptr<Session>> Session::join(const SessionOptions& options, co
   MOTLEY_ASSIGN(Gathering gathering, options.rank == 0 ? gather(options, secret) : attend(options, secret));
   SessionOptions joined = options;
   joined.publish = {};
-  return std::make_unique<WatchedSession>(std::move(joined), secret, std::move(gathering));
+  auto session = std::make_unique<WatchedSession>(std::move(joined), secret, std::move(gathering));
+  if (options.is_elastic) MOTLEY_TRY(session->meet_all(Deadline::after(options.join_seconds)));
+  return session;
+}
+
+Result<std::vector<Epoch>> Session::regroup(const Deadline&) {
+  return fail(ErrorCode::kUnavailable, "this session's ranks cannot change");
 }
 
 Error first_cause(const Session& session, const Error& seen) {

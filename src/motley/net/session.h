@@ -11,6 +11,7 @@
 
 #include "motley/base/os/descriptor.h"
 #include "motley/net/connection.h"
+#include "motley/net/roster.h"
 
 namespace motley::net {
 
@@ -96,6 +97,8 @@ struct SessionOptions {
   std::string fingerprint;       // of the effective job; ranks that differ are refused, with both values in the message
   bool payload_checksum = true;  // CRC-32C over payloads between hosts, where they are not encrypted
   Encryption encryption = Encryption::kAuto;
+  // The others go on where ranks are lost: see Session::regroup.
+  bool is_elastic = false;
   // Rank 0 only, optional: called with the address really bound before others are waited for (to publish it). What it
   // holds on to is of no use once all have joined.
   std::function<Status(const Endpoint&)> publish;
@@ -129,6 +132,12 @@ class Session {
   virtual void set_phase(std::uint64_t step, const char* phase) = 0;
   // What a rank was last seen doing: "step 12, backward, 3.2 s ago".
   virtual std::string last_seen(int rank) const = 0;
+  // In an elastic session, where health() says that ranks were lost: waits until those who are left agree who they are,
+  // and returns the epochs that were installed since the last call, in order; the last one is now that of connections.
+  // Ranks keep their numbers. health() is good again, until the next loss; a rank's own error (abort) is final. On one
+  // host a lost rank's process has ended by then. kUnavailable where a rank has left in order: those who are left never
+  // agree then.
+  virtual Result<std::vector<Epoch>> regroup(const Deadline& deadline);
   // Leaves in order: peers do not take the closed connections for a failure.
   virtual void leave() = 0;
 };

@@ -1,5 +1,9 @@
 #include "motley/net/watched_session.h"
 
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -15,6 +19,15 @@ constexpr double kLeaveSeconds = 10;        // leave() waits for the others
 constexpr double kLingerSeconds = 0.3;      // after the last word, so that it is not lost with the socket
 constexpr std::size_t kMaxQueuedBeats = 8;  // to a rank that does not read
 
+// Refers to the process that has the number now, whoever has it later; invalid where the system has no such thing.
+Descriptor open_process(std::int64_t process) {
+  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0)));
+}
+
+void kill_process(const Descriptor& process) {
+  if (process.valid()) ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+}
+
 std::chrono::duration<double> seconds(double value) {
   return std::chrono::duration<double>(value);
 }
@@ -26,13 +39,27 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
       secret_(std::move(secret)),
       membership_(std::move(gathering.membership)),
       rank_(membership_.rank),
-      beat_seconds_(std::min(kBeatSeconds, options_.silence_seconds / 4)),
+      beat_seconds_(std::min(kBeatSeconds, options_.silence_seconds / (options_.is_elastic ? 10 : 4))),
       peers_(rank_, membership_.size()),
+      epoch_(membership_.epoch),
       controls_(std::move(gathering.controls)),
       acceptor_(
           std::move(gathering.data_listener), secret_, own_claim(options_, membership_, 0),
           [this](const Claim& peer) { return judge(peer); }, options_.encryption),
       suspicion_(rank_) {
+  if (options_.is_elastic) {
+    Epoch first{membership_.epoch, {}};
+    processes_.resize(membership_.members.size());
+    for (int rank = 0; rank < membership_.size(); ++rank) {
+      first.members.push_back(rank);
+      const Member& member = membership_.members[static_cast<std::size_t>(rank)];
+      if (member.process > 0 && member.process != ::getpid() &&
+          member.host_id == membership_.members[static_cast<std::size_t>(rank_)].host_id) {
+        processes_[static_cast<std::size_t>(rank)] = open_process(member.process);
+      }
+    }
+    roster_.emplace(rank_, std::move(first), Roster::Options{.give_up_seconds = options_.join_seconds});
+  }
   watcher_ = start_thread([this] { watch(); });
 }
 
@@ -53,6 +80,47 @@ void WatchedSession::abort(const Error& error) {
   idle_ = false;
   waits_.wake();
   changed_.wait_for(lock, seconds(kAbortSeconds), [this] { return failed() && idle_; });
+}
+
+Status WatchedSession::meet_all(const Deadline& deadline) {
+  for (int peer = 1; peer < rank_; ++peer) {
+    MOTLEY_ASSIGN(auto control, connect_to(peer, kControlPurpose, deadline));
+    const std::lock_guard lock(mutex_);
+    new_controls_.emplace_back(peer, std::move(control));
+    waits_.wake();
+  }
+  std::unique_lock lock(mutex_);
+  while (controls_count_ < membership_.size() - 1) {
+    if (failed()) return fail(failure_);
+    if (deadline.passed()) {
+      return fail(ErrorCode::kTimeout, "rank {}: {} of {} ranks were met within {:.3g} s", rank_, controls_count_,
+                  membership_.size() - 1, deadline.allowed());
+    }
+    changed_.wait_for(lock, seconds(std::min(0.1, deadline.remaining())));
+  }
+  return {};
+}
+
+Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
+  if (!options_.is_elastic) return Session::regroup(deadline);
+  std::unique_lock lock(mutex_);
+  while (installed_.empty() || !is_agreed_) {
+    if (is_final_) return fail(failure_);
+    for (int rank = 0; rank < membership_.size(); ++rank) {
+      if (!peers_.has_left(rank)) continue;
+      return fail(Error{ErrorCode::kUnavailable, fmt::format("rank {} has left in order", rank), rank});
+    }
+    if (deadline.passed()) {
+      return fail(ErrorCode::kTimeout, "those who are left have not agreed within {:.3g} s: {}", deadline.allowed(),
+                  failure_.message);
+    }
+    changed_.wait_for(lock, seconds(std::min(0.1, deadline.remaining())));
+  }
+  if (is_final_) return fail(failure_);
+  epoch_ = installed_.back().number;
+  std::erase_if(arrivals_, [this](const auto& arrival) { return std::get<0>(arrival.first) < epoch_; });
+  failed_.store(false, std::memory_order_release);
+  return std::exchange(installed_, {});
 }
 
 void WatchedSession::leave() {
@@ -77,12 +145,15 @@ Status WatchedSession::judge(const Claim& peer) const {
     return fail(ErrorCode::kRefused, "rank {} is in session {:016x}, rank {} is in session {:016x}", identity.rank,
                 identity.session, rank_, membership_.session);
   }
-  if (identity.epoch != membership_.epoch) {
+  // Others may know of an epoch before this rank does.
+  const std::uint64_t epoch = epoch_;
+  const bool is_control = identity.purpose == kControlPurpose;
+  if (options_.is_elastic && !is_control ? identity.epoch < epoch : identity.epoch != membership_.epoch) {
     return fail(ErrorCode::kRefused, "rank {} is in epoch {}, rank {} is in epoch {}", identity.rank, identity.epoch,
-                rank_, membership_.epoch);
+                rank_, epoch);
   }
   if (identity.rank < 0 || identity.rank >= membership_.size() || identity.rank == rank_ ||
-      identity.purpose == kControlPurpose) {
+      (is_control && !options_.is_elastic)) {
     return fail(ErrorCode::kRefused, "rank {} has no business with rank {} for purpose {}", identity.rank, rank_,
                 identity.purpose);
   }
@@ -102,7 +173,7 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint3
   };
   if (rank_ < peer) {
     std::unique_lock lock(mutex_);
-    const auto key = std::pair(peer, purpose);
+    const auto key = std::tuple(epoch_.load(), peer, purpose);
     while (!arrivals_.contains(key)) {
       if (failed()) return fail(failure_);
       if (deadline.passed()) {
@@ -114,24 +185,36 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint3
     return std::move(arrivals_.extract(key).mapped());
   }
 
+  auto connection = connect_to(peer, purpose, deadline);
+  if (connection || connection.error().code != ErrorCode::kTimeout) return connection;
+  return timed_out(": " + connection.error().message);
+}
+
+Result<std::unique_ptr<Connection>> WatchedSession::connect_to(int peer, std::uint32_t purpose,
+                                                               const Deadline& deadline) {
   const Member& member = membership_.members[static_cast<std::size_t>(peer)];
+  const std::uint64_t epoch = epoch_;
   const auto check = [&](const Claim& claim) -> Status {
-    MOTLEY_TRY(judge(claim));
+    Claim listener = claim;  // listens from the first epoch on, for all
+    listener.identity.epoch = std::max(epoch, claim.identity.epoch);
+    MOTLEY_TRY(judge(listener));
     if (claim.identity.rank == peer) return {};
     return fail(ErrorCode::kRefused, "rank {} answers where rank {} was expected", claim.identity.rank, peer);
   };
+  Claim own = own_claim(options_, membership_, purpose);
+  own.identity.epoch = epoch;
   auto host = connect_and_authenticate(
-      {member.address, member.port}, secret_, own_claim(options_, membership_, purpose), check, options_.encryption,
-      deadline, [this] { return failed(); },
+      {member.address, member.port}, secret_, own, check, options_.encryption, deadline, [this] { return failed(); },
       [this](const Error& error) { return failed() || error.code == ErrorCode::kRefused; });
   if (host) {
     Identity identity = host->claim.identity;
     identity.purpose = purpose;
+    identity.epoch = epoch;
     return std::make_unique<Connection>(std::move(host->channel), std::move(identity), checksums_with(peer));
   }
-  if (failed()) return fail(failure_);
+  if (failed()) return fail(failure());
   if (host.error().code == ErrorCode::kRefused) return fail(Error{ErrorCode::kRefused, host.error().message, peer});
-  return timed_out(": " + host.error().message);
+  return fail(Error{ErrorCode::kTimeout, host.error().message, peer});
 }
 
 void WatchedSession::watch() {
@@ -143,9 +226,14 @@ void WatchedSession::watch() {
     }
     waits_.end_at(next_beat_);
     waits_.end_at(suspicion_.settle_at());
+    if (roster_) waits_.end_at(roster_->next());
+    for (const Descriptor& process : processes_) {
+      if (process.valid()) waits_.add(process.get(), POLLIN);
+    }
     waits_.wait();
     take_requests();
     for (int rank = 0; rank < membership_.size(); ++rank) receive_from(rank);
+    if (roster_) watch_processes();
     acceptor_.step([this](Acceptor::PendingConnection pending) { admit(std::move(pending)); });
     if (monotonic_seconds() >= next_beat_) {
       next_beat_ = monotonic_seconds() + beat_seconds_;
@@ -155,7 +243,9 @@ void WatchedSession::watch() {
     const std::lock_guard lock(mutex_);
     idle_ = reports_.empty() &&
             std::ranges::none_of(controls_, [](const auto& control) { return control && control->wants_to_write(); });
-    alone_ = std::ranges::none_of(controls_, [](const auto& control) { return control != nullptr; });
+    controls_count_ = static_cast<int>(std::ranges::count_if(controls_, [](const auto& control) { return !!control; }));
+    alone_ = controls_count_ == 0;
+    is_agreed_ = !roster_ || !roster_->has_lost();
     running = !stopping_;
     changed_.notify_all();
   }
@@ -169,9 +259,13 @@ void WatchedSession::take_requests() {
     const std::lock_guard lock(mutex_);
     reports = std::exchange(reports_, {});
     leaving = leaving_;
+    for (auto& [rank, control] : new_controls_) controls_[static_cast<std::size_t>(rank)] = std::move(control);
+    new_controls_.clear();
   }
   for (AbortMessage& report : reports) {
-    if (rank_ != 0 && controls_[0]) controls_[0]->post_owned(kAbort, 0, encode_message(report));
+    for (std::size_t rank = 0; rank < (roster_ ? controls_.size() : std::size_t{rank_ != 0}); ++rank) {
+      if (controls_[rank]) controls_[rank]->post_owned(kAbort, 0, encode_message(report));
+    }
     consider(std::move(report), false);
   }
   if (leaving && !announced_leave_) {
@@ -217,15 +311,20 @@ void WatchedSession::handle(int rank, const Message& message) {
     case kAbort: {
       auto report = decode_message<AbortMessage>(message.payload, "abort");
       if (!report) return lose(rank, fmt::format("was cut off: {}", report.error().message));
-      if (rank == 0) return settle(*report);
+      if (rank == 0 || roster_) return settle(*report);
       report->reporter = rank;
       return consider(std::move(*report), false);
     }
     case kLeave: {
       peers_.receive_leave(rank);
-      // A rank says nothing after this, so rank 0 may close; the others wait for rank 0 to do so.
-      if (rank_ == 0) control.reset();
+      // A rank says nothing after this, so the lower one may close; the other waits for it to do so.
+      if (rank_ < rank) control.reset();
       return;
+    }
+    case kRoster: {
+      const auto word = decode_message<RosterMessage>(message.payload, "roster");
+      if (!word || !roster_) return lose(rank, "was cut off: it sent a malformed word about who is left");
+      return apply(roster_->receive(rank, *word, monotonic_seconds()));
     }
     default:
       return lose(rank, fmt::format("was cut off: it sent a message of unknown type {:#x}", message.header.type));
@@ -234,23 +333,77 @@ void WatchedSession::handle(int rank, const Message& message) {
 
 void WatchedSession::lose(int rank, const std::string& how) {
   controls_[static_cast<std::size_t>(rank)].reset();
-  const bool left = (rank_ != 0 && announced_leave_) || peers_.has_left(rank);
-  if (!left) {
-    consider(
-        {rank_, {ErrorCode::kPeerLost, fmt::format("rank {} {}; last seen: {}", rank, how, last_seen(rank)), rank}},
-        true);
+  const bool left = (rank_ > rank && announced_leave_) || peers_.has_left(rank);
+  if (left) return;
+  const Error error{ErrorCode::kPeerLost, fmt::format("rank {} {}; last seen: {}", rank, how, last_seen(rank)), rank};
+  if (!roster_) return consider({rank_, error}, true);
+  kill_process(processes_[static_cast<std::size_t>(rank)]);
+  break_off(error, false);
+  apply(roster_->lose(rank, monotonic_seconds()));
+}
+
+// Ends of processes on this host: news of a loss, or the proof that a lost rank does nothing any more.
+void WatchedSession::watch_processes() {
+  for (int rank = 0; rank < membership_.size(); ++rank) {
+    Descriptor& process = processes_[static_cast<std::size_t>(rank)];
+    if (!process.valid() || (waits_.events(process.get()) & POLLIN) == 0) continue;
+    process.close();
+    receive_from(rank);  // its last words
+    if (controls_[static_cast<std::size_t>(rank)]) lose(rank, "ended");
+    if (roster_->is_lost(rank)) apply(roster_->bury(rank, monotonic_seconds()));
+  }
+  if (monotonic_seconds() >= roster_->next()) apply(roster_->tick(monotonic_seconds()));
+}
+
+void WatchedSession::apply(const Roster::Actions& actions) {
+  for (const Roster::Action& action : actions) {
+    if (const auto* send = std::get_if<Roster::Send>(&action)) {
+      auto& control = controls_[static_cast<std::size_t>(send->to)];
+      if (!control) continue;
+      control->post_owned(kRoster, 0, encode_message(send->message));
+      (void)control->progress();
+    } else if (const auto* cut = std::get_if<Roster::Cut>(&action)) {
+      lose(cut->rank, "was lost by another rank");
+    } else if (const auto* install = std::get_if<Roster::Install>(&action)) {
+      {
+        const std::lock_guard lock(mutex_);
+        installed_.push_back(install->epoch);
+      }
+      break_off({ErrorCode::kPeerLost, "the ranks have changed", -1}, false);
+      for (int rank = 0; rank < membership_.size(); ++rank) {
+        if (rank == rank_ || std::ranges::binary_search(install->epoch.members, rank)) continue;
+        auto& control = controls_[static_cast<std::size_t>(rank)];
+        if (!control) continue;
+        (void)control->progress();  // it is told
+        control.reset();
+        kill_process(processes_[static_cast<std::size_t>(rank)]);
+      }
+    } else {
+      break_off({ErrorCode::kPeerLost, std::get<Roster::Stop>(action).reason, rank_}, true);
+    }
   }
 }
 
+// The first failure stands until it is over, unless a final one comes.
+void WatchedSession::break_off(const Error& error, bool is_final) {
+  const std::lock_guard lock(mutex_);
+  if (is_final_ || (failed() && !is_final)) return;
+  failure_ = error;
+  is_final_ = is_final;
+  failed_.store(true, std::memory_order_release);
+}
+
 void WatchedSession::consider(AbortMessage report, bool seen_directly) {
-  if (failed()) return;
+  if (failed() && !roster_) return;
   if (const auto verdict = suspicion_.consider(std::move(report), seen_directly, monotonic_seconds())) settle(*verdict);
 }
 
 void WatchedSession::settle(const AbortMessage& verdict) {
   suspicion_.clear();
-  if (failed()) return;
-  failure_ = verdict.error;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_final_) return;
+  }
   if (rank_ == 0) {
     for (auto& control : controls_) {
       if (control) {
@@ -259,17 +412,23 @@ void WatchedSession::settle(const AbortMessage& verdict) {
       }
     }
   }
-  failed_.store(true, std::memory_order_release);
+  break_off(verdict.error, true);
 }
 
 void WatchedSession::admit(Acceptor::PendingConnection pending) {
   if (!pending.accepted) return;
   const int peer = pending.claim.identity.rank;
-  const auto key = std::pair(peer, pending.claim.identity.purpose);
+  const std::uint32_t purpose = pending.claim.identity.purpose;
+  const auto key = std::tuple(pending.claim.identity.epoch, peer, purpose);
+  auto connection =
+      std::make_unique<Connection>(std::move(pending.channel), std::move(pending.claim.identity), checksums_with(peer));
+  if (purpose == kControlPurpose) {
+    if (!roster_->is_lost(peer)) controls_[static_cast<std::size_t>(peer)] = std::move(connection);
+    return;
+  }
   const std::lock_guard lock(mutex_);
   // A second one for the same purpose is another attempt of a rank whose first one went wrong.
-  arrivals_[key] =
-      std::make_unique<Connection>(std::move(pending.channel), std::move(pending.claim.identity), checksums_with(peer));
+  arrivals_[key] = std::move(connection);
 }
 
 void WatchedSession::beat() {

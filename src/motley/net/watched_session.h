@@ -2,7 +2,11 @@
 //
 // The watcher thread alone touches the control connections and the data listener. Other threads leave requests under
 // the mutex and wake it; what it learns it leaves there for them. A failure, once settled, never changes, so that
-// health() needs one atomic read.
+// health() needs one atomic read where all is well.
+//
+// In an elastic session every rank has a control connection to every other one, and the roster (roster.h) decides who
+// is left. A failure is then settled only if it is a rank's own; the loss of ranks lasts until regroup(). Processes of
+// this host that are lost are ended, so that nothing they do can matter any more.
 #pragma once
 
 #include <atomic>
@@ -10,9 +14,11 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <tuple>
 
 #include "motley/net/admission.h"
 #include "motley/net/peer_status.h"
+#include "motley/net/roster.h"
 #include "motley/net/session.h"
 
 namespace motley::net {
@@ -37,11 +43,15 @@ class WatchedSession final : public Session {
   const Membership& membership() const override { return membership_; }
   const SessionOptions& options() const override { return options_; }
   Result<std::unique_ptr<Connection>> connect(int peer, std::uint32_t purpose, const Deadline& deadline) override;
-  Status health() const override { return failed() ? fail(failure_) : Status(); }
+  Status health() const override { return failed() ? fail(failure()) : Status(); }
   void abort(const Error& error) override;
   void set_phase(std::uint64_t step, const char* phase) override { peers_.set_phase(step, phase); }
   std::string last_seen(int rank) const override { return peers_.last_seen(rank); }
+  Result<std::vector<Epoch>> regroup(const Deadline& deadline) override;
   void leave() override;
+
+  // The rest of an elastic session's start: a control connection to every rank. Once.
+  Status meet_all(const Deadline& deadline);
 
  private:
   // The watcher thread's.
@@ -55,8 +65,16 @@ class WatchedSession final : public Session {
   void admit(Acceptor::PendingConnection pending);
   void beat();
   void finish();
+  void watch_processes();
+  void apply(const Roster::Actions& actions);
+  void break_off(const Error& error, bool is_final);
 
   Status judge(const Claim& peer) const;
+  Result<std::unique_ptr<Connection>> connect_to(int peer, std::uint32_t purpose, const Deadline& deadline);
+  Error failure() const {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
   bool checksums_with(int peer) const;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
@@ -68,21 +86,30 @@ class WatchedSession final : public Session {
 
   PeerStatus peers_;
   std::atomic<bool> failed_{false};
-  Error failure_;  // written once, before failed_ is set
+  std::atomic<std::uint64_t> epoch_;  // of connections, as the last regroup() said
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
+  Error failure_;                 // where failed_
+  bool is_final_ = false;         // the failure is
+  std::vector<Epoch> installed_;  // and not yet returned by regroup()
+  bool is_agreed_ = true;         // no rank is lost that is a member
+  std::vector<std::pair<int, std::unique_ptr<Connection>>> new_controls_;
+  int controls_count_ = 0;
   std::vector<AbortMessage> reports_;  // of this rank, for the watcher
   bool leaving_ = false;
   bool stopping_ = false;
   bool idle_ = true;    // nothing waits to be sent
   bool alone_ = false;  // no control connection is left
-  std::map<std::pair<int, std::uint32_t>, std::unique_ptr<Connection>> arrivals_;
+  // By epoch, rank and purpose.
+  std::map<std::tuple<std::uint64_t, int, std::uint32_t>, std::unique_ptr<Connection>> arrivals_;
 
   // Touched by the watcher only.
   std::vector<std::unique_ptr<Connection>> controls_;
   Acceptor acceptor_;
   Suspicion suspicion_;
+  std::optional<Roster> roster_;       // of an elastic session
+  std::vector<Descriptor> processes_;  // by rank, of this host's (pidfd)
   double next_beat_ = 0;
   bool announced_leave_ = false;
 

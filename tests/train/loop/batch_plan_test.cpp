@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
 #include <set>
 
 #include "tests/train/loop/fakes.h"
@@ -77,6 +78,76 @@ TEST(BatchPlan, TheEqualSplitKeepsToLimits) {
   limits[0].maximum = 2;
   EXPECT_THAT(equal_split(12, limits), ElementsAre(2, 6, 4));
   EXPECT_THAT(equal_split(11, std::vector<data::WorkerLimits>(3)), ElementsAre(4, 4, 3));
+}
+
+// Whoever is lost in whatever order, each position of the window has one rank, and nobody loses what it had.
+TEST(WindowParts, AreHandedToThoseWhoAreLeft) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    Step step;
+    std::vector<int> left;
+    for (int rank = 0; rank < 2 + round % 6; ++rank) {
+      left.push_back(rank);
+      step.plan.shares.push_back(random() % 3 == 0 ? 0 : random() % 40);
+      step.window.end += step.plan.shares.back();
+    }
+    WindowParts parts = parts_of(step);
+    while (left.size() > 1) {
+      left.erase(left.begin() + static_cast<std::ptrdiff_t>(random() % left.size()));
+      if (left.size() > 1 && random() % 2 == 0) left.pop_back();
+      const WindowParts before = parts;
+      hand_over(parts, left, step.plan.shares);
+      std::vector<int> owners(step.window.size(), 0);
+      for (int rank = 0; rank < std::ssize(parts); ++rank) {
+        const auto& own = parts[static_cast<std::size_t>(rank)];
+        ASSERT_TRUE(own.empty() || std::ranges::find(left, rank) != left.end()) << "round " << round;
+        for (const data::Range& range : own) {
+          ASSERT_GT(range.size(), 0U);
+          for (std::uint32_t at = range.begin; at < range.end; ++at) ++owners[at];
+        }
+      }
+      ASSERT_THAT(owners, testing::Each(1)) << "round " << round;
+      for (const int rank : left) {
+        const auto& had = before[static_cast<std::size_t>(rank)];
+        const auto& has = parts[static_cast<std::size_t>(rank)];
+        ASSERT_TRUE(std::equal(had.begin(), had.end(), has.begin())) << "round " << round;
+      }
+    }
+  }
+}
+
+TEST(WindowParts, AreHandedOverInProportionToShares) {
+  Step step;
+  step.window = {0, 100};
+  step.plan.shares = {60, 20, 20};
+  WindowParts parts = parts_of(step);
+  hand_over(parts, std::vector<int>{0, 1}, step.plan.shares);
+  EXPECT_EQ(parts[0], (std::vector<data::Range>{{0, 60}, {80, 95}}));
+  EXPECT_EQ(parts[1], (std::vector<data::Range>{{60, 80}, {95, 100}}));
+  EXPECT_TRUE(parts[2].empty());
+}
+
+TEST(BatchPlan, KeepsToThoseWhoAreLeft) {
+  data::BatchSplitOptions split;
+  split.policy = data::SplitPolicy::kDynamic;
+  split.may_pull = false;
+  split.batch = 60;
+  split.limits.resize(3);
+  auto plan = *BatchPlan::create({.mode = "dynamic"}, split, {1, 0, 0, 6000});
+  ASSERT_TRUE(plan.keep_to(2, std::vector<int>{0, 2}));
+  EXPECT_EQ(plan.next(2)->plan.shares, (data::BatchSplit{30, 0, 30}));
+  // Nothing was ever measured of rank 1, and the others' speeds decide all the same.
+  for (std::int64_t number = 2; number < 60; ++number) {
+    const Step step = *plan.next(number);
+    std::vector<data::Observation> measured(3);
+    for (const int rank : {0, 2}) {
+      const std::uint32_t samples = step.plan.shares[static_cast<std::size_t>(rank)];
+      measured[static_cast<std::size_t>(rank)] = {samples, samples * (rank == 0 ? 1e-3 : 3e-3), 0};
+    }
+    ASSERT_TRUE(plan.observe(number, measured));
+    ASSERT_TRUE(plan.commit(step));
+  }
+  EXPECT_EQ(plan.next(60)->plan.shares, (data::BatchSplit{45, 0, 15}));
 }
 
 TEST(BatchPlan, RanksOfAPlanComputeMicroBatchesOfTheirStage) {

@@ -138,6 +138,7 @@ class FakeSync final : public GradientSync {
     on_bucket_(0);
     return {};
   }
+  void resume() override { journal_.push_back("resume"); }
   void scale(double factor) override { journal_.push_back(fmt::format("scale {}", factor)); }
   Status wait(const Step& step, double seconds, Report& report) override {
     journal_.push_back(fmt::format("wait {}", step.number));

@@ -219,7 +219,7 @@ TEST(TrainingLoop, EndsBeforeTheUpdateWhereAGradientIsNotFinite) {
     FakeRun run;
     run.group.words = {"layer-3"};  // as rank 1 says
     run.group.others = [&, loss = loss, own = own, reduced = reduced](int, Report& report) {
-      if (run.progress.step < 2) return;
+      if (run.progress.step < 1) return;  // done before
       report.loss_sum += loss;
       report.own_not_finite = own;
       report.reduced_not_finite = reduced;
@@ -237,7 +237,7 @@ TEST(TrainingLoop, CallsNoCheckpointIntactThatTheFailedStepBeganWith) {
   for (const std::int64_t every : {1, 2}) {
     FakeRun run(0, {.mode = "equal"}, {.every_steps = every, .keep = 9});
     run.group.others = [&](int, Report& report) {
-      if (run.progress.step == 4) report.loss_sum = NAN;
+      if (run.progress.step == 3) report.loss_sum = NAN;
     };
     const Status done = run.go();
     ASSERT_FALSE(done);
@@ -249,7 +249,7 @@ TEST(TrainingLoop, CallsNoCheckpointIntactThatTheFailedStepBeganWith) {
 TEST(TrainingLoop, EndsWithoutACheckpointOfWeightsThatHaveExploded) {
   FakeRun run(0, {.mode = "equal"}, {.every_steps = 2, .keep = 9});
   run.options.steps = 4;
-  run.group.others = [&](int, Report&) { run.model.has_exploded = run.progress.step == 4; };
+  run.group.others = [&](int, Report&) { run.model.has_exploded = run.progress.step == 3; };
   const Status done = run.go();
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().code, ErrorCode::kDiverged);
@@ -280,7 +280,7 @@ TEST(TrainingLoop, EndsWhereAnEmulationLies) {
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(done.error().message, HasSubstr("two"));
-  EXPECT_EQ(run.progress.step, 20);
+  EXPECT_EQ(run.progress.step, 19);
 }
 
 TEST(TrainingLoop, AsynchronousRanksSynchroniseWhereThereIsSomethingToDoTogether) {

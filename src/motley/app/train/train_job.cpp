@@ -13,6 +13,7 @@
 #include "motley/train/job/servers.h"
 #include "motley/train/launch/launch_job.h"
 #include "motley/train/profile/profile_job.h"
+#include "motley/train/worker/summary.h"
 #include "motley/train/worker/worker.h"
 
 namespace motley::app {
@@ -238,7 +239,10 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
     }
     train::name_token_files(job);
     view.print(fmt::format("run: {}", run.folder().string()));
-    return train::launch_job(job, run, resume, {.quiet = request.quiet});
+    MOTLEY_TRY(train::launch_job(job, run, resume, {.quiet = request.quiet}));
+    // The worker that was to write it may have been lost when all was done.
+    const bool lacks_summary = !job.execution.elastic.empty() && !fs::exists(run.summary_file());
+    return lacks_summary ? train::write_summary(run, job) : Status();
   };
   return conclude(run, launch(), view);
 }

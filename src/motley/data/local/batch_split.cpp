@@ -253,6 +253,7 @@ double BatchSplitter::median_step(std::size_t last_steps) const {
 
 void BatchSplitter::decide(std::uint64_t step) {
   for (std::size_t i = 0; i < workers(); ++i) {
+    if (options_.limits[i].maximum == 0) continue;
     if (fits_[i].empty() || fits_[i].in_doubt() || (shares_[i] > 0 && fits_[i].times_at(shares_[i]) < kTimesToDecide)) {
       return;
     }

@@ -18,7 +18,8 @@ namespace motley::nn {
 struct GradientBuckets::State {
   struct Bucket {
     std::vector<at::Tensor> parameters;
-    std::vector<at::Tensor> views;  // of `gradients`, one a parameter: its .grad once it has one
+    std::vector<at::Tensor> views;    // of `gradients`, one a parameter: its .grad once it has one
+    std::vector<at::Tensor> results;  // of reduced gradients in other memory, else empty
     std::size_t elements = 0;
     at::Tensor gradients;  // flat
     at::Tensor memory;     // flat view of the exchange's memory; the same tensor on the CPU
@@ -207,6 +208,30 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory, co
   });
 }
 
+Status GradientBuckets::bind_results(const std::vector<std::span<std::byte>>& memory) {
+  MOTLEY_INVARIANT(!state_->copies && memory.size() == state_->buckets.size(), "{} buckets were given memory for {}",
+                   state_->buckets.size(), memory.size());
+  return catch_torch(ErrorCode::kInternal, "binding reduced gradients to the exchange's memory", [&] {
+    for (std::size_t index = 0; index < memory.size(); ++index) {
+      State::Bucket& bucket = state_->buckets[index];
+      const at::Tensor flat =
+          at::from_blob(memory[index].data(), {static_cast<std::int64_t>(bucket.elements)}, state_->dtype);
+      bucket.results.clear();
+      for (const at::Tensor& view : bucket.views) {
+        bucket.results.push_back(flat.as_strided(view.sizes(), view.strides(), view.storage_offset()));
+      }
+    }
+  });
+}
+
+void GradientBuckets::restore() {
+  for (State::Bucket& bucket : state_->buckets) {
+    for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
+      bucket.parameters[at].mutable_grad() = bucket.views[at];
+    }
+  }
+}
+
 void GradientBuckets::zero() {
   for (const Place& place : state_->places) at::Tensor(place.parameter.tensor).mutable_grad() = at::Tensor();
 }
@@ -244,7 +269,10 @@ Status GradientBuckets::flush() {
 }
 
 Status GradientBuckets::fetch(int bucket) {
-  const State::Bucket& fetched = state_->buckets[static_cast<std::size_t>(bucket)];
+  State::Bucket& fetched = state_->buckets[static_cast<std::size_t>(bucket)];
+  for (std::size_t at = 0; at < fetched.results.size(); ++at) {
+    fetched.parameters[at].mutable_grad() = fetched.results[at];
+  }
   if (!state_->copies) return {};
   // The device has read `staged` for the step before: this step's gradients have come through it since.
   return catch_torch(ErrorCode::kInternal, "copying gradients to the device", [&] {

@@ -60,6 +60,12 @@ class GradientBuckets {
   // become zero. `owner` is kept as long as a tensor sees the memory. Call once.
   Status bind(const std::vector<std::span<std::byte>>& memory, const std::shared_ptr<void>& owner = nullptr);
 
+  // On the CPU only: reduced gradients come to other memory, in the same form; fetch() makes that the parameters'
+  // gradient, and restore() takes it back. May be called again, once what was bound before is not used any more.
+  Status bind_results(const std::vector<std::span<std::byte>>& memory);
+  // The parameters' gradients are this worker's again, as they were announced.
+  void restore();
+
   // Until it has a gradient again, or flush() or scale() gives it zeros, a parameter's .grad is undefined.
   void zero();
   // Multiplies all gradients, to turn a sum into a mean. Not after a bucket was announced.
@@ -76,7 +82,7 @@ class GradientBuckets {
   Status flush();
 
   // After the exchange wrote the reduced gradient into the bucket's memory: makes it the parameters' gradient. Nothing
-  // to do on the CPU.
+  // to do on the CPU, but for bind_results().
   Status fetch(int bucket);
 
  private:

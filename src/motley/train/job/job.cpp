@@ -3,6 +3,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <map>
 
@@ -131,6 +132,20 @@ std::string format_job(const Job& job) {
     text += fmt::format("{}: {}\n", key, quoted(Job::options().get(job, entry)));
   }
   return text;
+}
+
+Result<ExecutionSpec::Range> ExecutionSpec::parse_elastic(const std::string& text) {
+  Range range;
+  const char* const end = text.data() + text.size();
+  const auto [colon, wrong_min] = std::from_chars(text.data(), end, range.min);
+  const bool has_max = wrong_min == std::errc() && colon != end && *colon == ':';
+  const auto [rest, wrong_max] = has_max ? std::from_chars(colon + 1, end, range.max) : std::from_chars_result{end, {}};
+  if (!has_max || wrong_max != std::errc() || rest != end || range.min < 1 || range.max < range.min ||
+      range.max > 1024) {
+    return fail(ErrorCode::kInvalidInput, "elastic: '{}'; accepted: MIN:MAX, such as '2:4', of 1 to 1024 workers",
+                text);
+  }
+  return range;
 }
 
 std::string changed_keys(const Job& before, const Job& now, const std::vector<std::string>& prefixes) {

@@ -115,6 +115,7 @@ inline constexpr const char* kAutoPlan = "auto";  // in ExecutionSpec::plan: the
 // Who computes, by which plan and on what; keys without a prefix.
 struct ExecutionSpec {
   std::int64_t workers = 0;
+  std::string elastic;  // "MIN:MAX"
   std::string cluster;
   std::string plan;
   std::string profile;
@@ -123,13 +124,21 @@ struct ExecutionSpec {
   std::string device = "cpu";
   std::int64_t threads = 1;
   bool deterministic = true;
+
+  struct Range {
+    int min = 0;
+    int max = 0;
+  };
+  // Of a text that is accepted (parse_elastic); 0 and 0 for an empty one.
+  Range elastic_range() const { return elastic.empty() ? Range() : parse_elastic(elastic).value(); }
+  static Result<Range> parse_elastic(const std::string& text);
 };
 
 // How long others are waited for, key deadline.
 struct DeadlineSpec {
-  double join = 60;     // seconds
-  double step = 60;     // seconds
-  double silence = 10;  // seconds
+  double join = 60;    // seconds
+  double step = 60;    // seconds
+  double silence = 0;  // seconds; 0: by itself
 };
 
 // What goes between hosts, key network.

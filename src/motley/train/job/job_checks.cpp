@@ -66,6 +66,24 @@ Status check_asynchronous(const Job& job) {
                     consistency)}});
 }
 
+// What goes on where a worker is lost.
+Status check_elastic(const Job& job) {
+  const std::string& text = job.execution.elastic;
+  if (text.empty()) return {};
+  MOTLEY_ASSIGN(const ExecutionSpec::Range range, ExecutionSpec::parse_elastic(text));
+  return check(
+      {{job.execution.workers > range.max,
+        fmt::format("workers: {}; accepted with elastic {}: up to {}", job.execution.workers, text, range.max)},
+       {!job.execution.plan.empty(), "plan: given; accepted with elastic: none, data parallelism"},
+       {job.execution.device != "cpu", fmt::format("device: {}; accepted with elastic: cpu", job.execution.device)},
+       {job.gradient_sync.method == "parameter-server" || !job.gradient_sync.servers.empty(),
+        "gradient_sync.method: parameter-server; accepted with elastic: ring, shared-memory, tcp-ring, or auto without "
+        "gradient_sync.servers"},
+       {has_served_table(job), "embedding.placement: server; accepted with elastic: replicated"},
+       {job.batch_split.mode == "work-queue" || job.batch_split.mode == "replay",
+        fmt::format("batch_split.mode: {}; accepted with elastic: dynamic, equal, fixed", job.batch_split.mode)}});
+}
+
 Status check_model(const Job& job) {
   const ModelSpec& model = job.model;
   const bool is_made_up = is_synthetic(job);
@@ -172,6 +190,7 @@ Status check_job(const Job& job) {
   MOTLEY_TRY(check({{job.batch_split.mode == "replay" && job.batch_split.replay.empty(),
                      "batch_split.replay: batch_split.mode replay needs the run folder whose shares are used again"}}));
   MOTLEY_TRY(check_execution(job.execution));
+  MOTLEY_TRY(check_elastic(job));
   MOTLEY_TRY(
       check({{job.batch_split.mode == "fixed" && job.batch_split.fixed.empty() && job.execution.plan.empty(),
               "batch_split.fixed: batch_split.mode fixed needs the samples of each worker, such as [64, 128]"},

@@ -159,6 +159,10 @@ const OptionTable<BaselineSpec> kBaselineOptions = {
 const OptionTable<ExecutionSpec> kExecutionOptions = {
     {{"workers", kInteger, "worker processes; 0: those of the cluster file, else one", 0, 1024},
      &ExecutionSpec::workers},
+    {{"elastic", kText,
+      "MIN:MAX, such as '2:4': the job goes on where workers are lost, as long as MIN are left; without workers and a "
+      "cluster file MAX are started; empty: the loss of one ends the job"},
+     &ExecutionSpec::elastic},
     {{"cluster", kPath, "cluster file that describes the workers; empty: this machine"}, &ExecutionSpec::cluster},
     {{"plan", kPath,
       "plan file (of `motley plan`) that says which layers each worker computes; auto: profile and plan first; "
@@ -188,9 +192,8 @@ const OptionTable<DeadlineSpec> kDeadlineOptions = {
     {{"step", kSeconds, "how long a worker may be waited for within a step", 0.1, 86400}, &DeadlineSpec::step},
     {{"silence", kSeconds,
       "how long a worker or parameter server may give no sign of life before it counts as lost; each worker gives one "
-      "a "
-      "second, however busy it is",
-      1, 86400},
+      "a second, however busy it is, and ten with elastic; 0: 10 s, with elastic 1 s",
+      0, 86400},
      &DeadlineSpec::silence},
 };
 

@@ -118,6 +118,9 @@ Result<cluster::Cluster> arrange_workers(const Job& job, const planning::Plan& p
 
 // The workers that the cluster file describes, or execution.workers equal ones on this machine.
 Result<cluster::Cluster> make_workers(const Job& job, cluster::Cluster cluster) {
+  const std::int64_t count = job.execution.workers > 0        ? job.execution.workers
+                             : !job.execution.elastic.empty() ? job.execution.elastic_range().max
+                                                              : 1;
   if (!job.execution.cluster.empty()) {
     const auto described = static_cast<std::int64_t>(cluster.workers.size());
     if (job.execution.workers > 0 && described != job.execution.workers) {
@@ -129,12 +132,17 @@ Result<cluster::Cluster> make_workers(const Job& job, cluster::Cluster cluster) 
                   job.execution.cluster);
     }
   } else {
-    for (std::int64_t rank = 0; rank < std::max<std::int64_t>(1, job.execution.workers); ++rank) {
+    for (std::int64_t rank = 0; rank < count; ++rank) {
       cluster::Worker worker;
       worker.name = fmt::format("worker-{}", rank);
       worker.threads = job.execution.threads;
       cluster.workers.push_back(std::move(worker));
     }
+  }
+  const auto [min, max] = job.execution.elastic_range();
+  if (const int workers = static_cast<int>(cluster.workers.size()); max > 0 && (workers < min || workers > max)) {
+    return fail(ErrorCode::kInvalidInput, "elastic: {}; the job has {} workers; accepted: a range that they are in",
+                job.execution.elastic, workers);
   }
   if (job.training.global_batch_size < static_cast<std::int64_t>(cluster.workers.size())) {
     return fail(ErrorCode::kInvalidInput,
@@ -175,7 +183,7 @@ Result<data::BatchSplitOptions> make_split_options(const Job& job, const cluster
     options.limits.push_back(limits);
   }
   // A shard may be a single sample; and shards are claimed by workers at the same step.
-  options.may_pull = !has_batch_norm && job.gradient_sync.consistency == "bsp";
+  options.may_pull = !has_batch_norm && job.execution.elastic.empty() && job.gradient_sync.consistency == "bsp";
   if (options.policy == data::SplitPolicy::kFixed && job.execution.plan.empty()) {
     if (job.batch_split.fixed.size() != cluster.workers.size()) {
       return fail(ErrorCode::kInvalidInput, "batch_split.fixed: {} numbers are given for {} workers",

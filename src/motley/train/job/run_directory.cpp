@@ -138,6 +138,17 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
   return write_file(metrics_file(), kept);
 }
 
+Result<std::int64_t> RunDirectory::last_measured_step() const {
+  MOTLEY_ASSIGN(const std::string text, read_file(metrics_file()));
+  std::int64_t last = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const Result<MetricsLine> read = parse_metrics_line(line);
+    if (const auto* step = read ? std::get_if<StepMetrics>(&*read) : nullptr) last = std::max(last, step->step);
+  }
+  return last;
+}
+
 Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts) {
   RunFile file{.motley_version = MOTLEY_VERSION,
                .started = wall_seconds(),

@@ -44,6 +44,8 @@ class RunDirectory {
   // Takes back what was written after the step of the checkpoint that a resumed run starts from: step and evaluation
   // lines of later steps, and what is no such line. Rewrites the file atomically.
   Status roll_back_metrics(std::int64_t step) const;
+  // The last step that they have a line of; 0: none.
+  Result<std::int64_t> last_measured_step() const;
 
  private:
   std::filesystem::path replaced_folder() const { return folder_ / "replaced"; }

@@ -94,6 +94,7 @@ Status launch_job(const Job& job, const RunDirectory& run, bool resume, LaunchOp
   MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
   options.program = own_program().command;
   options.workers = static_cast<int>(job.execution.workers);
+  options.min_workers = job.execution.elastic_range().min;
   options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
   if (resume) options.worker_arguments.push_back("--resume");
   options.server_arguments = server_arguments(job, run);

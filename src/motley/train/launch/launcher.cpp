@@ -32,7 +32,8 @@ namespace {
 constexpr char kErrorMark = '\x02';
 
 constexpr double kServerStartSeconds = 30;
-constexpr int kMaxRestarts = 3;  // after a parameter server was lost
+constexpr double kPartSeconds = 30;  // of an elastic run, between the first worker that is done and the last
+constexpr int kMaxRestarts = 3;      // after a parameter server was lost
 
 // A process and the pipe of its output, both of which end with this object, whatever way the launcher leaves.
 struct Worker {
@@ -174,9 +175,16 @@ std::string way_on(const RunDirectory& run) {
 
 // Which failure came first. A rank that another's failure brought down says so (its error is about another rank); what
 // counts is the rank killed by a signal that we did not send, else the earliest error that a rank has about itself.
-Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double killed_at, bool interrupted) {
+Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double killed_at, bool interrupted,
+               int min_workers) {
   std::vector<const Worker*> order;
   for (const Worker& worker : workers) order.push_back(&worker);
+  const auto is_done = [](const Worker* worker) {
+    return WIFEXITED(*worker->status) && WEXITSTATUS(*worker->status) == 0;
+  };
+  if (min_workers > 0 && std::ranges::count_if(order, is_done) >= min_workers) {
+    std::erase_if(order, [](const Worker* worker) { return WIFSIGNALED(*worker->status); });
+  }
   std::ranges::stable_sort(order, {}, &Worker::ended);
   // Ended by a signal of ours: killed, or asked to stop before it could follow.
   const auto signalled_by_us = [&](const Worker* worker) {
@@ -288,7 +296,7 @@ class Launch {
       return fail(ErrorCode::kTimeout, "the workers had not ended after {:.3g} s and were killed",
                   options_.deadline->allowed());
     }
-    return verdict(workers_, run_, killed_at_, interrupted_);
+    return verdict(workers_, run_, killed_at_, interrupted_, options_.min_workers);
   }
 
  private:
@@ -384,16 +392,32 @@ class Launch {
       worker.status = status;
       worker.ended = monotonic_seconds();
       const bool clean = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 130);
+      if (options_.min_workers > 0 && clean) {  // all had done all; one that hangs now is no loss
+        kill_at_ = std::min(kill_at_, worker.ended + kPartSeconds);
+      }
       if (interrupted_ && worker.ended_by(SIGINT)) {
         kill_at_ = worker.ended;  // it had not begun: the others would wait for it in vain
       }
-      if (!clean && !failed_) {
+      if (!clean && !failed_ && !goes_on_without(worker)) {
         failed_ = true;
-        kill_at_ = std::min(kill_at_, worker.ended + options_.grace_seconds);
+        // Of an elastic run those who are left write a checkpoint first.
+        const double grace = options_.min_workers > 0 ? options_.stop_seconds : options_.grace_seconds;
+        kill_at_ = std::min(kill_at_, worker.ended + grace);
       }
     }
     // A grandchild may hold the pipe open; a worker that has ended has nothing more to say after a last read.
     if (worker.status && monotonic_seconds() > worker.ended + 1) worker.close_output();
+  }
+
+  bool goes_on_without(const Worker& lost) {
+    if (options_.min_workers == 0 || !WIFSIGNALED(*lost.status)) return false;
+    const auto is_left = [](const Worker& worker) { return !worker.status || !WIFSIGNALED(*worker.status); };
+    const auto left = std::ranges::count_if(workers_, is_left);
+    progress_.clear();
+    std::fprintf(stderr, "motley: %s (process %d) was killed by signal %d (%s); %d workers are left\n",
+                 lost.name().c_str(), lost.process, WTERMSIG(*lost.status), ::strsignal(WTERMSIG(*lost.status)),
+                 static_cast<int>(left));
+    return left >= options_.min_workers;
   }
 
   const LaunchOptions& options_;

@@ -19,6 +19,8 @@ struct LaunchOptions {
   std::vector<std::string> worker_arguments;  // after the words of the program
   std::vector<std::string> server_arguments;  // of a parameter server to start first; none: no server
   int workers = 1;
+  // The run goes on where workers are killed, as long as so many are left; 0: it does not.
+  int min_workers = 0;
   double grace_seconds = 3;                         // how long the others may take to end after the first failure
   double stop_seconds = 60;                         // and all of them after a stop, with a checkpoint written
   bool quiet = false;                               // logs go to the files only
@@ -30,7 +32,8 @@ struct LaunchOptions {
 // Runs until all workers have ended. Success when all ended with 0; kTimeout when the deadline has passed before, and
 // those that still ran were killed; kInterrupted after a stop by SIGINT or SIGTERM that
 // the workers followed, or by the token; else the error of the rank that failed first, with that rank in it. A rank
-// killed by a signal is named with the signal. No worker outlives the call. When a parameter server is lost, all start
+// killed by a signal is named with the signal. With min_workers, those that were killed count for nothing where so many
+// others have ended with 0. No worker outlives the call. When a parameter server is lost, all start
 // again from the last checkpoint, a few times at most.
 Status launch_workers(LaunchOptions options, const RunDirectory& run);
 

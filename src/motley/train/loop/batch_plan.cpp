@@ -24,6 +24,42 @@ data::BatchSplit equal_split(std::uint32_t window, std::span<const data::WorkerL
   return shares;
 }
 
+WindowParts parts_of(const Step& step) {
+  WindowParts parts;
+  for (int rank = 0; rank < std::ssize(step.plan.shares); ++rank) {
+    const data::Range range = data::rank_range(step.window, step.plan.shares, rank);
+    parts.push_back(range.size() > 0 ? std::vector{range} : std::vector<data::Range>());
+  }
+  return parts;
+}
+
+void hand_over(WindowParts& parts, std::span<const int> left, std::span<const std::uint32_t> shares) {
+  std::vector<data::Range> lost;
+  for (int rank = 0; rank < std::ssize(parts); ++rank) {
+    auto& own = parts[static_cast<std::size_t>(rank)];
+    if (!std::ranges::binary_search(left, rank)) std::ranges::move(std::exchange(own, {}), std::back_inserter(lost));
+  }
+  std::uint64_t positions = 0;
+  for (const data::Range& range : lost) positions += range.size();
+  std::uint64_t weights = 0;
+  const auto weight = [&](int rank) { return shares[static_cast<std::size_t>(rank)]; };
+  for (const int rank : left) weights += weight(rank);
+  // Rank by rank up to where the sum of the weights so far would have it.
+  auto range = lost.begin();
+  std::uint64_t given = 0, weights_so_far = 0;
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    weights_so_far += weights > 0 ? weight(left[i]) : 1;
+    const std::uint64_t up_to = positions * weights_so_far / (weights > 0 ? weights : left.size());
+    while (given < up_to) {
+      const auto size = static_cast<std::uint32_t>(std::min<std::uint64_t>(up_to - given, range->size()));
+      parts[static_cast<std::size_t>(left[i])].push_back({range->begin, range->begin + size});
+      range->begin += size;
+      given += size;
+      if (range->size() == 0) ++range;
+    }
+  }
+}
+
 Result<BatchPlan> BatchPlan::create(BatchPlanOptions options, const data::BatchSplitOptions& split,
                                     const data::LedgerState& fresh, StageLayout* layout) {
   const auto as_split = [](auto made) { return Split(std::move(made)); };
@@ -31,7 +67,7 @@ Result<BatchPlan> BatchPlan::create(BatchPlanOptions options, const data::BatchS
                                 : data::BatchSplitter::create(split).map(as_split);
   if (!made) return fail(made.error());
   MOTLEY_ASSIGN(data::Ledger ledger, data::Ledger::open(fresh));
-  return BatchPlan(std::move(options), std::move(*made), std::move(ledger), layout, split.batch);
+  return BatchPlan(std::move(options), std::move(*made), std::move(ledger), layout, split);
 }
 
 bool BatchPlan::is_baseline(std::int64_t number) const {
@@ -79,6 +115,14 @@ std::vector<std::uint32_t> BatchPlan::samples_ahead(const Step& step, int rank, 
 
 Status BatchPlan::observe(std::int64_t step, std::span<const data::Observation> observations) {
   return std::visit([&](auto& split) { return split.observe(static_cast<std::uint64_t>(step), observations); }, split_);
+}
+
+Status BatchPlan::keep_to(std::int64_t step, std::span<const int> ranks) {
+  std::vector<data::WorkerLimits> limits = limits_;
+  for (int rank = 0; rank < std::ssize(limits); ++rank) {
+    if (!std::ranges::binary_search(ranks, rank)) limits[static_cast<std::size_t>(rank)] = {.minimum = 0, .maximum = 0};
+  }
+  return std::get<data::BatchSplitter>(split_).limit(static_cast<std::uint64_t>(step), std::move(limits));
 }
 
 Result<bool> BatchPlan::commit(const Step& step) {

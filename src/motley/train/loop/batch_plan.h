@@ -51,6 +51,10 @@ class BatchPlan {
   // All ranks have done the step. Says whether it was the epoch's last.
   Result<bool> commit(const Step& step);
 
+  // From this step on only these ranks get samples. Not of a planned run, nor where the shares are given (replay).
+  // Errors (kInvalidInput): limits that no split of theirs meets; then nothing changes.
+  Status keep_to(std::int64_t step, std::span<const int> ranks);
+
   const data::LedgerState& ledger() const { return ledger_.state(); }
   bool is_last_of_epoch(data::Range window) const { return window.end == ledger().size; }
   // Epochs that are done when those positions of this one are.
@@ -74,9 +78,11 @@ class BatchPlan {
 
  private:
   using Split = std::variant<data::BatchSplitter, StageSplit>;
-  BatchPlan(BatchPlanOptions options, Split split, data::Ledger ledger, const StageLayout* layout, std::uint32_t batch)
+  BatchPlan(BatchPlanOptions options, Split split, data::Ledger ledger, const StageLayout* layout,
+            const data::BatchSplitOptions& split_options)
       : options_(std::move(options)),
-        batch_(batch),
+        batch_(split_options.batch),
+        limits_(split_options.limits),
         layout_(layout),
         split_(std::move(split)),
         ledger_(std::move(ledger)) {}
@@ -84,10 +90,17 @@ class BatchPlan {
 
   BatchPlanOptions options_;
   std::uint32_t batch_;
-  const StageLayout* layout_;  // of a planned run
+  std::vector<data::WorkerLimits> limits_;  // of all ranks
+  const StageLayout* layout_;               // of a planned run
   Split split_;
   data::Ledger ledger_;
 };
+
+// Which positions of a window each rank computes: at first its share.
+using WindowParts = std::vector<std::vector<data::Range>>;
+WindowParts parts_of(const Step& step);
+// The parts of ranks that are not among those who are left, ascending, go to these, in proportion to their shares.
+void hand_over(WindowParts& parts, std::span<const int> left, std::span<const std::uint32_t> shares);
 
 // The equal split of a window, within the workers' limits.
 data::BatchSplit equal_split(std::uint32_t window, std::span<const data::WorkerLimits> limits);

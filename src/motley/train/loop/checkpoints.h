@@ -15,7 +15,7 @@ namespace motley::train {
 
 // Where the run stands, beside data and network.
 struct RunProgress {
-  std::int64_t step = 0;  // the one under way, or the last one that was done
+  std::int64_t step = 0;  // the last one that was done
   std::int64_t evaluated_step = 0;
   std::int64_t saved_step = 0;
   double next_evaluation = 0;  // epochs

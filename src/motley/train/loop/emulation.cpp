@@ -98,7 +98,7 @@ Status EmulationWatch::check(const Step& step, std::span<const Report> reports) 
       load.emulated_seconds = load.emulated_seconds.value_or(0) + reports[rank].target / kSteps;
     }
   }
-  seconds_ += reports.front().total / kSteps;
+  seconds_ += std::ranges::max(reports, {}, &Report::total).total / kSteps;
   if (++steps_ < kCheckSteps) {
     return {};
   }

@@ -3,9 +3,12 @@
 // that the loop needs no libtorch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +19,12 @@
 
 namespace motley::train {
 
+inline std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 // Who the rank is, the other ranks, the timeline, and how long a wait may take.
 struct RankContext {
   int rank = 0;
@@ -23,9 +32,13 @@ struct RankContext {
   net::Session& session;     // of all ranks
   collective::Group& group;  // the same
   TimelineRecorder& timeline;
-  double step_seconds = 60;  // that a step may take
+  double step_seconds = 60;                    // that a step may take
+  std::vector<int> present = all_ranks(size);  // ascending
 
-  bool writes() const { return rank == 0; }  // the run's files
+  int writer() const { return present.front(); }  // of the run's files
+  bool writes() const { return rank == writer(); }
+  bool is_present(int other) const { return std::ranges::binary_search(present, other); }
+  int index() const { return static_cast<int>(std::ranges::lower_bound(present, rank) - present.begin()); }
   Deadline step_deadline() const { return Deadline::after(step_seconds); }
   // Of what moves the whole state, or uses all test data.
   Deadline long_deadline() const { return Deadline::after(10 * step_seconds); }
@@ -42,6 +55,12 @@ class StepRunner {
   // Loads this rank's samples, runs forward and backward, and starts the synchronisation of every bucket of gradients,
   // each as soon as it is complete. Adds what it measures to the report: samples, times, losses.
   virtual Status run(const Step& step, Report& report) = 0;
+  // After a run whose synchronisation has failed: computes these samples as well, and starts all buckets again, with
+  // the gradient of both. The report goes on.
+  virtual Status add(const Step& step, std::span<const std::uint32_t> samples, Report& report) {
+    (void)samples, (void)report;
+    return fail(ErrorCode::kUnavailable, "step {} cannot go on with other samples", step.number);
+  }
   // Of activations and their gradients, so far.
   virtual std::uint64_t bytes_sent() const { return 0; }
 };
@@ -62,6 +81,8 @@ class GradientSync {
   // Starts those that have not started; the first error of any.
   virtual Status flush() = 0;
   virtual void scale(double factor) = 0;
+  // Gradients are this rank's own again, as they were before wait().
+  virtual void resume() = 0;
   // Starts all buckets at once: of a rank without samples, or one that has computed unarmed.
   Status start(const Step& step, double weight) {
     arm(step, weight, [](int) {});
@@ -80,6 +101,21 @@ class GradientSync {
   // Whether ranks may be at different steps.
   virtual bool is_async() const = 0;
   virtual std::uint64_t bytes_sent() const = 0;  // so far
+};
+
+// The ranks of a run that goes on where some are lost.
+class ElasticRanks {
+ public:
+  virtual ~ElasticRanks() = default;
+  // After an operation has failed as ranks were lost: those who are left agree who they are, and the context and its
+  // group are theirs. Returns the ranks of each epoch since, in order. Collective among those who are left, as is
+  // synchronise().
+  virtual Result<std::vector<std::vector<int>>> regroup() = 0;
+  // Gradients are synchronised among those who are left; what wait() has left behind is gone.
+  virtual Status synchronise() = 0;
+  // The run's files are this rank's from now on; this step was the last one that it has done.
+  virtual Status take_over(std::int64_t step) = 0;
+  virtual int minimum() const = 0;  // ranks, with which the run goes on
 };
 
 // How well the network does on the test data.

@@ -40,14 +40,22 @@ Status Reporter::write(const MetricsLine& line) const {
 }
 
 Status Reporter::step(const Step& step, std::span<const Report> reports, const BatchPlan& plan, double seconds) {
-  if (!outputs_) {
+  if (!outputs_ && !options_.is_elastic) {
     return {};
   }
   const StepMetrics line = measure(step, reports, plan, seconds);
+  if (options_.is_elastic) last_ = line;
+  if (!outputs_) {
+    return {};
+  }
   MOTLEY_TRY(write(line));
   MOTLEY_TRY(draw(line));
   show_progress(step, line);
   return {};
+}
+
+Status Reporter::repeat(std::int64_t step) {
+  return last_ && last_->step == step ? write(*last_) : Status();
 }
 
 StepMetrics Reporter::measure(const Step& step, std::span<const Report> reports, const BatchPlan& plan,
@@ -67,7 +75,7 @@ StepMetrics Reporter::measure(const Step& step, std::span<const Report> reports,
   for (const Report& r : reports) {
     // At a step of its own a rank waits for the server, which may wait for others; else it waits for the last rank, and
     // by a plan for its neighbours, too.
-    const double wait = (options_.is_async ? r.total : last) - r.compute + r.waited;
+    const double wait = r.total == 0 ? 0 : (options_.is_async ? r.total : last) - r.compute + r.waited;
     line.batch_split.push_back(static_cast<std::int64_t>(r.samples));
     line.compute_seconds.push_back(r.compute - r.load - r.waited);
     line.wait_seconds.push_back(wait);

@@ -27,11 +27,15 @@ class Reporter {
     bool is_async = false;          // ranks may be at different steps
     bool has_remote_data = false;   // samples come from a data server
     bool has_served_table = false;  // and embedding rows from servers
+    bool is_elastic = false;        // another rank may have to go on with this
   };
   explicit Reporter(Options options) : options_(options), started_(monotonic_seconds()) {}
 
   // Rank 0: from now on it writes into the run's folder, after what is there.
   Status open(const std::filesystem::path& folder);
+  bool is_open() const { return outputs_.has_value(); }
+  // The line of the step that was done last, if it is this one: for who goes on where the file has none.
+  Status repeat(std::int64_t step);
   // The split's changes up to now are no news.
   void follow(const BatchPlan& plan) { moves_ = plan.moves(); }
 
@@ -64,6 +68,7 @@ class Reporter {
   std::optional<Outputs> outputs_;
   std::uint64_t moves_ = 0;  // of the split, that were reported
   double smooth_step_seconds_ = 0;
+  std::optional<StepMetrics> last_;  // where it is elastic
 };
 
 }  // namespace motley::train

@@ -16,6 +16,7 @@ constexpr std::size_t kChunk = kPacked << 16;  // counts summed at a time
 }  // namespace
 
 Result<data::UseCounts> SampleAudit::merge(const RankContext& context) const {
+  if (records_all_) return counts_;
   std::vector<std::uint8_t> merged(counts_.counts().size());
   std::vector<double> packed;
   for (std::size_t begin = 0; begin < merged.size(); begin += kChunk) {
@@ -46,7 +47,7 @@ Result<SampleAudit::Finding> SampleAudit::check(const RankContext& context, cons
 Status SampleAudit::restore(const std::string& counts, std::int64_t not_used_once, std::uint64_t epoch,
                             bool is_first_rank) {
   not_used_once_ = not_used_once;
-  if (is_first_rank) {
+  if (is_first_rank || records_all_) {
     MOTLEY_ASSIGN(counts_, data::UseCounts::parse(counts));
   } else {
     counts_.start(epoch);
@@ -77,6 +78,7 @@ Result<data::Batch> SampleReader::read(const Step& step, std::span<const std::ui
   }
   MOTLEY_ASSIGN(data::Batch batch, loader_.take(context_.step_deadline()));
   if (counts_) audit_.record(batch.samples);
+  report.samples_hash = hash_samples(report.samples_hash, batch.samples);
   const double end = monotonic_seconds();
   if (options_.remote) {
     report.waited += end - begin;

@@ -19,6 +19,10 @@ class SampleAudit {
  public:
   explicit SampleAudit(std::uint32_t samples) : counts_(samples, 0) {}
 
+  // From now on this rank records all ranks' samples, as each of them does: no rank that is lost takes its counts
+  // along.
+  void record_all() { records_all_ = true; }
+  bool records_all() const { return records_all_; }
   // This rank has used these samples in a step that will be committed.
   void record(std::span<const std::uint32_t> samples) { counts_.record(samples); }
 
@@ -39,6 +43,7 @@ class SampleAudit {
  private:
   data::UseCounts counts_;
   std::int64_t not_used_once_ = 0;
+  bool records_all_ = false;
 };
 
 class SampleReader {
@@ -50,8 +55,8 @@ class SampleReader {
   // All that is referred to must outlive this object.
   SampleReader(const RankContext& context, const data::Dataset& dataset, SampleAudit& audit, Options options);
 
-  // From now on this much of each sample, and whether it counts as used here: of the ranks that read a sample one
-  // counts it. Forgets what was read ahead.
+  // From now on this much of each sample, and whether reading it counts it as used here: of the ranks that read a
+  // sample one counts it. Forgets what was read ahead.
   void start(data::Parts parts, bool counts);
 
   // The batch of these samples; adds the time to the report.

@@ -3,10 +3,19 @@
 #include <algorithm>
 #include <cstring>
 
+#include "motley/base/random.h"
+
 namespace motley::train {
 
 static constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
 static_assert(sizeof(Report) == kReportValues * sizeof(double));
+
+double hash_samples(double hash, std::span<const std::uint32_t> samples) {
+  constexpr std::uint64_t kBits = 52;  // that a double holds
+  auto sum = static_cast<std::uint64_t>(hash);
+  for (const std::uint32_t sample : samples) sum += mix({sample}) >> (64 - kBits);
+  return static_cast<double>(sum & ((std::uint64_t{1} << kBits) - 1));
+}
 
 double last_compute(std::span<const Report> reports) {
   return std::ranges::max(reports, {}, &Report::compute).compute;

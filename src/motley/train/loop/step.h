@@ -61,7 +61,11 @@ struct Report {
   // weights where servers take the optimizer's step, once all ranks' are reduced; 0: none.
   double own_not_finite = 0;
   double reduced_not_finite = 0;
+  double samples_hash = 0;  // of the samples that were loaded (hash_samples)
 };
+
+// Adds samples to a hash of samples, in which their order does not matter.
+double hash_samples(double hash, std::span<const std::uint32_t> samples);
 
 // A step that this rank has done, and all have not met since.
 struct FinishedStep {

@@ -13,110 +13,303 @@
 // Where a parameter server lets ranks be at different steps, 3 is a wait for weights that are new enough, and 4 to 6
 // take place only in steps where all ranks meet, for all steps since they met last: every kMaxStepsApart, and wherever
 // there is something that all do together. Until then every rank keeps to the same plan.
+//
+// Where a rank is lost in an elastic run, whatever the others wait for fails, and they regroup:
+//
+//   a. They agree on who is left (net/roster.h). All who are left go through the same epochs, in the same order.
+//   b. They tell each other the last step that they have done. Reports are gathered only after all ranks have all of a
+//      step's reduced gradients. So where one has done a step that another has not, the other has its gradients, too,
+//      and needs only the reports. Now all have done step S, and none more.
+//   c. What some still had to do after S (audit, evaluation, checkpoint), all do, again if need be.
+//   d. Step S + 1 keeps its window and its shares. Those of the lost are handed to the others, in proportion to theirs.
+//      Whoever has computed its own share keeps its gradient, computes only what it was handed, and the gradients are
+//      reduced anew. So the step's gradient is that of its whole window, as if nothing had happened.
+//   e. From step S + 2 on the window is split among those who are left.
 #include "motley/train/loop/training_loop.h"
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+
+#include "motley/base/log.h"
 
 namespace motley::train {
 
 static constexpr std::size_t kMaxStepsApart = 20;  // after so many all ranks meet
 
 Status TrainingLoop::run() {
-  bool stop = false;
-  while (progress_.step < options_.steps && !stop) {
-    MOTLEY_ASSIGN(stop, step());
+  told_ = context_.present;
+  while (!has_ended_ || duties_ != 0) {
+    Status done = advance();
+    if (!done && goes_on_after(done.error())) done = regroup();
+    // Who has left has seen that all have done all.
+    if (!done && done.error().code == ErrorCode::kUnavailable && has_ended_ && duties_ == kPart) break;
+    MOTLEY_TRY(done);
   }
-  if (stop) {
-    MOTLEY_TRY(save());
-    MOTLEY_TRY(parts_.reporter->event(progress_.step, "interrupted", fmt::format("after step {}", progress_.step)));
-    return fail(ErrorCode::kInterrupted, "stopped after step {}{}", progress_.step,
-                parts_.checkpoints->keeps_any() ? "; a checkpoint was written" : "");
-  }
-  if (progress_.evaluated_step != progress_.step && options_.evaluate_every_epochs >= 0) {
-    MOTLEY_TRY(evaluate());
-  }
-  MOTLEY_TRY(save());
-  return parts_.plan->ledger().cursor != 0 ? audit() : Status();
+  if (!stop_) return {};
+  MOTLEY_TRY(parts_.reporter->event(progress_.step, "interrupted", fmt::format("after step {}", progress_.step)));
+  return fail(ErrorCode::kInterrupted, "stopped after step {}{}", progress_.step,
+              parts_.checkpoints->keeps_any() ? "; a checkpoint was written" : "");
 }
 
-// Whether a rank was asked to stop.
-Result<bool> TrainingLoop::step() {
-  MOTLEY_ASSIGN(Step step, parts_.plan->next(++progress_.step));
+// What is left once no more steps are done.
+void TrainingLoop::end() {
+  has_ended_ = true;
+  duties_ |= kSave;
+  if (parts_.elastic != nullptr) duties_ |= kPart;
+  if (stop_) return;
+  if (progress_.evaluated_step != progress_.step && options_.evaluate_every_epochs >= 0) duties_ |= kEvaluate;
+  if (parts_.plan->ledger().cursor != 0) duties_ |= kAudit;
+}
+
+// What is next: what all still have to do together after a step, or the step. Where it fails, it can be called again
+// once the ranks that are left have regrouped, and goes on from there.
+Status TrainingLoop::advance() {
+  if (duties_ != 0) return do_duties();
+  if (progress_.step >= options_.steps || stop_) {
+    end();
+    return do_duties();
+  }
+  if (!under_way_) MOTLEY_TRY(begin_step());
+  MOTLEY_TRY(compute());
+  MOTLEY_TRY(reduce());
+  if (!under_way_->step.synchronises) {
+    MOTLEY_TRY(parts_.plan->commit(under_way_->step));
+    progress_.step = under_way_->step.number;
+    under_way_.reset();
+    return {};
+  }
+  MOTLEY_ASSIGN(AllReports reports, exchange_reports());
+  MOTLEY_TRY(commit(std::move(reports)));
+  return do_duties();
+}
+
+Status TrainingLoop::begin_step() {
+  MOTLEY_ASSIGN(Step step, parts_.plan->next(progress_.step + 1));
   step.learning_rate = options_.learning_rate(step.number);
   step.synchronises = synchronises_in(step);
-  step.begin = monotonic_seconds();
-  MOTLEY_TRY(compute(step));
-  if (!step.synchronises) {
-    MOTLEY_TRY(parts_.plan->commit(step));
-    return false;
+  WindowParts parts = parts_.elastic != nullptr ? parts_of(step) : WindowParts();
+  if (step.number == changed_step_) {
+    for (const std::vector<int>& ranks : epochs_) hand_over(parts, ranks, step.plan.shares);
   }
+  under_way_.emplace();
+  under_way_->step = std::move(step);
+  under_way_->parts = std::move(parts);
+  return {};
+}
 
-  MOTLEY_ASSIGN(const AllReports reports, exchange_reports());
+// Until this rank's gradient is complete, and its synchronisation has started.
+Status TrainingLoop::compute() {
+  UnderWay& own = *under_way_;
+  GradientSync& sync = *parts_.sync;
+  const auto rank = static_cast<std::size_t>(context_.rank);
+  StepRunner& runner = own.step.plan.pulls() ? *parts_.work_queue : *parts_.runner;
+  if (!own.is_computed) {
+    own.step.begin = monotonic_seconds();
+    own.report = {};
+    own.cpu_before = process_cpu_seconds();
+    sync.begin(own.step);
+    own.sent_before = sync.bytes_sent() + runner.bytes_sent();
+    own.computed = 0;
+    own.is_started = false;
+    const std::size_t shares = own.step.plan.shares.empty() || own.step.plan.shares[rank] == 0 ? 0 : 1;
+    if (parts_.elastic == nullptr || own.parts[rank].size() == shares) {  // else all is added below
+      MOTLEY_TRY(runner.run(own.step, own.report));
+      own.report.compute = monotonic_seconds() - own.step.begin;
+      own.computed = shares;
+      own.is_started = true;
+    }
+    own.is_computed = true;
+  }
+  if (parts_.elastic == nullptr) return {};
+  // What it was handed since.
+  const auto& ranges = own.parts[rank];
+  if (own.is_started && ranges.size() == own.computed) return {};
+  std::vector<std::uint32_t> samples;
+  for (std::size_t i = own.computed; i < ranges.size(); ++i) {
+    std::ranges::copy(parts_.plan->samples_at(ranges[i]), std::back_inserter(samples));
+  }
+  const double begin = monotonic_seconds();
+  MOTLEY_TRY(runner.add(own.step, samples, own.report));
+  own.report.compute += monotonic_seconds() - begin;
+  own.computed = ranges.size();
+  own.is_started = true;
+  return {};
+}
+
+// Until this rank has the reduced gradients, and with them what it tells the others.
+Status TrainingLoop::reduce() {
+  UnderWay& own = *under_way_;
+  if (own.is_reduced) return {};
+  GradientSync& sync = *parts_.sync;
+  const StepRunner& runner = own.step.plan.pulls() ? *parts_.work_queue : *parts_.runner;
+  Report& report = own.report;
+  // Where all meet, the slowest rank may be some steps behind, each of which has its time.
+  const double behind = own.step.synchronises && sync.is_async()
+                            ? std::min<double>(options_.staleness, static_cast<double>(unreported_.size()))
+                            : 0;
+  MOTLEY_TRY(sync.wait(own.step, (1 + behind) * context_.step_seconds, report));
+  const double reduced = monotonic_seconds();
+  report.total = reduced - own.step.begin;
+  report.sent_bytes = static_cast<double>(sync.bytes_sent() + runner.bytes_sent() - own.sent_before);
+  report.cpu = process_cpu_seconds() - own.cpu_before;
+  report.memory = peak_resident_bytes();
+  report.stop = options_.is_asked_to_stop() ? 1 : 0;
+  report.checkpoint = context_.writes() && parts_.checkpoints->is_due(own.step.number, reduced) ? 1 : 0;
+  report.moves = parts_.mover->has_found() ? 1 : 0;
+  if (sync.is_async()) {
+    context_.timeline.record(Phase::kWait, own.step.number, own.step.begin + report.compute, reduced);
+  }
+  unreported_.push_back({own.step, report});
+  own.is_reduced = true;
+  return {};
+}
+
+Result<AllReports> TrainingLoop::exchange_reports() {
+  context_.set_phase(under_way_->step.number, "gathering times");
+  return gather_reports(context_.group, unreported_, context_.step_deadline());
+}
+
+// All have the reduced gradients.
+Status TrainingLoop::commit(AllReports reports) {
+  const Step step = under_way_->step;
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    for (int rank = 0; rank < context_.size; ++rank) {
+      if (!context_.is_present(rank) && reports[i][static_cast<std::size_t>(rank)].samples == 0) {
+        reports[i][static_cast<std::size_t>(rank)] = {};  // not those of a device without time
+      }
+    }
+    MOTLEY_TRY(check_finite(unreported_[i].step, reports[i]));
+    MOTLEY_TRY(parts_.emulation->check(unreported_[i].step, reports[i]));
+  }
+  if (parts_.elastic != nullptr) MOTLEY_TRY(record_samples(reports.back()));
   const double gathered = monotonic_seconds();
   MOTLEY_TRY(parts_.sync->update(step));
   const double ended = monotonic_seconds();
   record_times(step, reports.back(), gathered, ended);
   MOTLEY_TRY(learn_from(reports, ended));
   MOTLEY_ASSIGN(const bool ends_epoch, parts_.plan->commit(step));
-  if (ends_epoch) {
-    MOTLEY_TRY(audit());
-  }
+  progress_.step = step.number;
+  under_way_.reset();
+  last_reports_ = reports.back();
+
+  if (ends_epoch) duties_ |= kAudit;
   if (const double done = parts_.plan->epochs_at(parts_.plan->ledger().cursor); evaluation_is_due(done)) {
     // Several may have become due at once.
     const double behind = (done + 1e-9 - progress_.next_evaluation) / options_.evaluate_every_epochs;
     progress_.next_evaluation += options_.evaluate_every_epochs * (std::max(0.0, std::floor(behind)) + 1);
-    MOTLEY_TRY(evaluate());
+    duties_ |= kEvaluate;
   }
-  const Report& first = reports.back().front();
-  const bool stop = std::ranges::any_of(reports.back(), [](const Report& report) { return report.stop != 0; });
-  if (first.checkpoint != 0) {
-    MOTLEY_TRY(save());
-  }
-  if (first.moves != 0 && !stop && step.number < options_.steps) {
-    MOTLEY_TRY(parts_.mover->move(step.number));
-  }
-  return stop;
-}
-
-// Until this rank has the reduced gradients, and with them what it tells the others.
-Status TrainingLoop::compute(const Step& step) {
-  GradientSync& sync = *parts_.sync;
-  StepRunner& runner = step.plan.pulls() ? *parts_.work_queue : *parts_.runner;
-  Report report;
-  const double cpu_before = process_cpu_seconds();
-  sync.begin(step);
-  const std::uint64_t sent_before = sync.bytes_sent() + runner.bytes_sent();
-  MOTLEY_TRY(runner.run(step, report));
-  report.compute = monotonic_seconds() - step.begin;
-  // Where all meet, the slowest rank may be some steps behind, each of which has its time.
-  const double behind = step.synchronises && sync.is_async()
-                            ? std::min<double>(options_.staleness, static_cast<double>(unreported_.size()))
-                            : 0;
-  MOTLEY_TRY(sync.wait(step, (1 + behind) * context_.step_seconds, report));
-  const double reduced = monotonic_seconds();
-  report.total = reduced - step.begin;
-  report.sent_bytes = static_cast<double>(sync.bytes_sent() + runner.bytes_sent() - sent_before);
-  report.cpu = process_cpu_seconds() - cpu_before;
-  report.memory = peak_resident_bytes();
-  report.stop = options_.is_asked_to_stop() ? 1 : 0;
-  report.checkpoint = context_.writes() && parts_.checkpoints->is_due(step.number, reduced) ? 1 : 0;
-  report.moves = parts_.mover->has_found() ? 1 : 0;
-  if (sync.is_async()) {
-    context_.timeline.record(Phase::kWait, step.number, step.begin + report.compute, reduced);
-  }
-  unreported_.push_back({step, report});
+  const auto any = [&](double Report::* flag) {
+    return std::ranges::any_of(reports.back(), [&](const Report& report) { return report.*flag != 0; });
+  };
+  stop_ = any(&Report::stop);
+  if (any(&Report::checkpoint)) duties_ |= kSave;
+  if (any(&Report::moves) && !stop_ && step.number < options_.steps) duties_ |= kMove;
   return {};
 }
 
-Result<AllReports> TrainingLoop::exchange_reports() {
-  context_.set_phase(progress_.step, "gathering times");
-  MOTLEY_ASSIGN(AllReports all, gather_reports(context_.group, unreported_, context_.step_deadline()));
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    MOTLEY_TRY(check_finite(unreported_[i].step, all[i]));
-    MOTLEY_TRY(parts_.emulation->check(unreported_[i].step, all[i]));
+Status TrainingLoop::do_duties() {
+  const auto take_turn = [&](Duty duty, const auto& act) -> Status {
+    if ((duties_ & duty) == 0) return {};
+    MOTLEY_TRY(act());
+    duties_ &= ~static_cast<unsigned>(duty);
+    return {};
+  };
+  MOTLEY_TRY(take_turn(kAudit, [&] { return audit(); }));
+  MOTLEY_TRY(take_turn(kEvaluate, [&] { return evaluate(); }));
+  MOTLEY_TRY(take_turn(kSave, [&] { return save(); }));
+  MOTLEY_TRY(take_turn(kMove, [&] { return parts_.mover->move(progress_.step); }));
+  return take_turn(kPart, [&] { return context_.group.barrier(context_.step_deadline()); });
+}
+
+bool TrainingLoop::goes_on_after(const Error& error) const {
+  return parts_.elastic != nullptr && error.code == ErrorCode::kPeerLost;
+}
+
+// Until those who are left have one state, whoever else is lost meanwhile.
+Status TrainingLoop::regroup() {
+  const double begin = monotonic_seconds();
+  context_.set_phase(progress_.step, "regrouping");
+  Status done = try_to_regroup();
+  while (!done && goes_on_after(done.error())) done = try_to_regroup();
+  MOTLEY_TRY(done);
+  context_.timeline.record(Phase::kWait, progress_.step, begin, monotonic_seconds());
+  std::vector<int> lost;
+  std::ranges::set_difference(told_, context_.present, std::back_inserter(lost));
+  told_ = context_.present;
+  const std::string text = fmt::format(
+      "rank{} {} {} lost; {} of {} workers go on after {:.3g} s", lost.size() == 1 ? "" : "s", fmt::join(lost, ", "),
+      lost.size() == 1 ? "was" : "were", context_.present.size(), context_.size, monotonic_seconds() - begin);
+  if (context_.writes()) spdlog::warn("step {}: {}", progress_.step + 1, text);
+  MOTLEY_TRY(parts_.reporter->event(progress_.step, "lost", text));
+  if (static_cast<int>(context_.present.size()) >= parts_.elastic->minimum()) return {};
+  MOTLEY_TRY(save());
+  return fail(ErrorCode::kPeerLost, "{} of at least {} workers are left after step {}{}", context_.present.size(),
+              parts_.elastic->minimum(), progress_.step, progress_.saved_step > 0 ? "; a checkpoint was written" : "");
+}
+
+// See the prose at the top of this file.
+Status TrainingLoop::try_to_regroup() {
+  MOTLEY_ASSIGN(auto epochs, parts_.elastic->regroup());
+  std::ranges::move(epochs, std::back_inserter(new_epochs_));
+  if (context_.writes() && !parts_.reporter->is_open()) MOTLEY_TRY(parts_.elastic->take_over(progress_.step));
+
+  const double own[] = {static_cast<double>(progress_.step + 1)};  // 0: a rank that is not there
+  MOTLEY_ASSIGN(const std::vector<double> steps, context_.group.all_gather(own, context_.step_deadline()));
+  const auto last = std::ranges::max_element(steps);
+  const auto step = static_cast<std::int64_t>(*last) - 1;
+  if (std::ranges::any_of(steps, [&](double at) { return at != 0 && at != *last; })) {
+    std::vector<Report> reports = last_reports_;
+    reports.resize(static_cast<std::size_t>(context_.size));
+    MOTLEY_TRY(context_.group.broadcast(std::as_writable_bytes(std::span(reports)),
+                                        static_cast<int>(last - steps.begin()), context_.step_deadline()));
+    if (progress_.step < step) {
+      MOTLEY_INVARIANT(progress_.step + 1 == step && under_way_ && under_way_->is_reduced,
+                       "rank {} has done step {}, another one step {}", context_.rank, progress_.step, step);
+      MOTLEY_TRY(commit({std::move(reports)}));
+    }
   }
-  return all;
+
+  constexpr unsigned kFlags = 4;
+  double flags[kFlags];
+  const unsigned own_flags = (duties_ & kShared) | (has_ended_ ? kAudit : 0U);
+  for (unsigned i = 0; i < kFlags; ++i) flags[i] = (own_flags >> i & 1U) != 0 ? 1 : 0;
+  MOTLEY_TRY(context_.group.all_reduce_sum(flags, context_.step_deadline()));
+  unsigned all_flags = 0;
+  for (unsigned i = 0; i < kFlags; ++i) all_flags |= flags[i] > 0 ? 1U << i : 0U;
+  if ((all_flags & kAudit) != 0 && !has_ended_) end();
+  duties_ = (duties_ & kAudit) | (all_flags & kShared) | (has_ended_ ? kPart : 0U);
+  if ((duties_ & kSave) != 0) progress_.saved_step = 0;  // of those who have saved, too
+
+  MOTLEY_TRY(parts_.elastic->synchronise());
+  changed_step_ = step + 1;
+  if (under_way_) {
+    for (const auto& ranks : new_epochs_) hand_over(under_way_->parts, ranks, under_way_->step.plan.shares);
+    under_way_->is_started = under_way_->is_reduced = false;
+    unreported_.clear();
+  }
+  std::ranges::move(new_epochs_, std::back_inserter(epochs_));
+  new_epochs_.clear();
+  return {};
+}
+
+// Every rank records what all have used, once their hashes say that it is what they were to use.
+Status TrainingLoop::record_samples(const std::vector<Report>& reports) {
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    double hash = 0;
+    for (const data::Range& range : under_way_->parts[rank]) {
+      hash = hash_samples(hash, parts_.plan->samples_at(range));
+    }
+    if (hash != reports[rank].samples_hash) {
+      return fail(ErrorCode::kInternal, "step {}: rank {} has used other samples than were its own",
+                  under_way_->step.number, rank);
+    }
+  }
+  for (const auto& ranges : under_way_->parts) {
+    for (const data::Range& range : ranges) parts_.audit->record(parts_.plan->samples_at(range));
+  }
+  return {};
 }
 
 // A step that is not finite ends the run on all ranks alike. What is named first is what came first: a loss, then a
@@ -179,10 +372,11 @@ void TrainingLoop::record_times(const Step& step, const std::vector<Report>& rep
 Status TrainingLoop::learn_from(const AllReports& reports, double ended) {
   const double seconds = (ended - unreported_.front().step.begin) / static_cast<double>(reports.size());
   const std::uint64_t moves = parts_.plan->moves();
+  const bool is_changed = !epochs_.empty() && unreported_.back().step.number == changed_step_;
   for (std::size_t i = 0; i < reports.size(); ++i) {
     const Step& step = unreported_[i].step;
     // Once the split has changed, what was measured before that is no measurement of the new one.
-    if (!step.baseline && parts_.plan->moves() == moves) {
+    if (!step.baseline && parts_.plan->moves() == moves && !is_changed) {
       const std::vector<data::Observation> observations = observe(reports[i]);
       MOTLEY_TRY(parts_.plan->observe(step.number, observations));
       parts_.mover->observe(observations, options_.steps - step.number);
@@ -190,6 +384,10 @@ Status TrainingLoop::learn_from(const AllReports& reports, double ended) {
     MOTLEY_TRY(parts_.reporter->step(step, reports[i], *parts_.plan, seconds));
   }
   unreported_.clear();
+  if (is_changed) {
+    MOTLEY_TRY(parts_.plan->keep_to(changed_step_ + 1, epochs_.back()));
+    epochs_.clear();
+  }
   return {};
 }
 
@@ -208,7 +406,7 @@ bool TrainingLoop::evaluation_is_due(double epochs) const {
 Status TrainingLoop::evaluate() {
   const double begin = monotonic_seconds();
   MOTLEY_ASSIGN(const auto values, parts_.evaluator->evaluate(progress_.step));
-  if (!values) {  // there is no test data
+  if (!values || progress_.evaluated_step == progress_.step) {  // there is no test data, or it was told before
     return {};
   }
   progress_.evaluated_step = progress_.step;

@@ -70,6 +70,23 @@ Status DataParallelRunner::run(const Step& step, Report& report) {
   return {};
 }
 
+// The mean of both parts, from that of the first, which stands in the buckets.
+Status DataParallelRunner::add(const Step& step, std::span<const std::uint32_t> samples, Report& report) {
+  const double before = report.samples;
+  const double all = before + static_cast<double>(samples.size());
+  if (before > 0) parts_.sync.resume();
+  if (before > 0 && !samples.empty()) parts_.sync.scale(before / all);
+  if (!samples.empty()) {
+    // An emulated device takes as long for these as if it had never waited.
+    Step continued = step;
+    continued.begin = monotonic_seconds() - report.compute;
+    MOTLEY_ASSIGN(data::Batch batch, parts_.reader.read(continued, samples, report));
+    MOTLEY_TRY(computation_.run(continued, batch, all, false, report));
+    parts_.reader.recycle(std::move(batch));
+  }
+  return parts_.sync.start(step, all);
+}
+
 Status WorkQueueRunner::run(const Step& step, Report& report) {
   const data::PullPlan shards(step.window, step.plan.shards);
   const Deadline deadline = parts_.context.step_deadline();

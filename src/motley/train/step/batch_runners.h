@@ -41,6 +41,7 @@ class DataParallelRunner final : public StepRunner {
       : parts_(parts), computation_(computation) {}
 
   Status run(const Step& step, Report& report) override;
+  Status add(const Step& step, std::span<const std::uint32_t> samples, Report& report) override;
 
  private:
   const RunnerParts parts_;

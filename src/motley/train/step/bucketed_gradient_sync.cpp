@@ -116,7 +116,7 @@ std::size_t BucketedGradientSync::find_not_finite(int bucket, std::span<const st
 // its share.
 std::size_t BucketedGradientSync::check_reduced(int bucket) const {
   const auto values = served_state_ ? std::as_bytes(server_->weights(bucket))
-                                    : std::span<const std::byte>(parts_.method.reducer->buffer(bucket));
+                                    : std::span<const std::byte>(parts_.method.reducer->result(bucket));
   const std::size_t width = at::elementSize(parts_.buckets->dtype());
   const std::size_t elements = values.size() / width;
   const auto replicas = static_cast<std::size_t>(options_.replicas);
@@ -179,6 +179,21 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
     batch_norm_->finish_step(sums);
   }
   return {};
+}
+
+Status BucketedGradientSync::go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline) {
+  parts_.buckets->restore();
+  MOTLEY_ASSIGN(auto method, train::make_reducer(session, options));
+  MOTLEY_TRY(parts_.kept->replace(std::move(method.reducer), deadline));
+  options_.replicas = session.membership().size();
+  options_.replica = session.membership().rank;
+  return bind_results();
+}
+
+Status BucketedGradientSync::bind_results() {
+  std::vector<std::span<std::byte>> memory;
+  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) memory.push_back(parts_.kept->result(bucket));
+  return parts_.buckets->bind_results(memory);
 }
 
 Status BucketedGradientSync::update(const Step& step) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "motley/collective/gradient_reducer.h"
+#include "motley/collective/kept_gradients.h"
 #include "motley/nn/gradients/gradient_buckets.h"
 #include "motley/nn/optimizer.h"
 #include "motley/nn/stage.h"
@@ -23,6 +24,7 @@ class BucketedGradientSync final : public GradientSync {
  public:
   struct Parts {
     SyncMethod method;                             // who reduces, and maybe takes the optimizer's step
+    collective::KeptGradients* kept = nullptr;     // the reducer, where ranks may be lost
     std::unique_ptr<nn::GradientBuckets> buckets;  // bound to the reducer's memory
     std::unique_ptr<nn::Optimizer> optimizer;
     std::unique_ptr<TiedGradients> tied;  // of a planned run
@@ -49,11 +51,17 @@ class BucketedGradientSync final : public GradientSync {
   void arm(const Step& step, double weight, std::function<void(int bucket)> on_bucket) override;
   Status flush() override { return parts_.buckets->flush(); }
   void scale(double factor) override { parts_.buckets->scale(factor); }
+  void resume() override { parts_.buckets->restore(); }
   Status wait(const Step& step, double seconds, Report& report) override;
   Status update(const Step& step) override;
   std::string parameter_name(std::size_t number) const override;
   bool is_async() const override { return server_ != nullptr && server_->is_async(); }
   std::uint64_t bytes_sent() const override { return parts_.method.reducer->bytes_sent(); }
+
+  // Where ranks may be lost: makes what wait() leaves the optimizer's gradients.
+  Status bind_results();
+  // The ranks of this session are left; gradients stay. Collective.
+  Status go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline);
 
   // Rank 0's is complete where servers have it.
   Result<nn::NamedTensors> optimizer_state(const Deadline& deadline) const;
@@ -77,7 +85,7 @@ class BucketedGradientSync final : public GradientSync {
   BatchTensors& tensors_;
   const Parts parts_;
   ps::ServerOptimizer* const server_;  // null where each rank takes the optimizer's step itself
-  const Options options_;
+  Options options_;
   double update_seconds_ = 0;
   std::size_t own_not_finite_ = 0;  // in this step, as in Report
   std::optional<nn::BatchNormAverage> batch_norm_;

@@ -23,8 +23,8 @@ Result<std::optional<std::vector<Evaluator::Value>>> TestEvaluation::evaluate(st
 // Each rank has the whole network, and computes its part of the data.
 Status TestEvaluation::add_own_part(std::int64_t step, nn::Evaluation& evaluation) {
   const std::uint64_t size = data_->size();
-  const auto ranks = static_cast<std::uint64_t>(context_.size);
-  const auto rank = static_cast<std::uint64_t>(context_.rank);
+  const auto ranks = static_cast<std::uint64_t>(context_.present.size());
+  const auto rank = static_cast<std::uint64_t>(context_.index());
   const auto first = static_cast<std::uint32_t>(size * rank / ranks);
   const auto end = static_cast<std::uint32_t>(size * (rank + 1) / ranks);
   const std::uint32_t block = std::min(batch_, std::uint32_t{256});

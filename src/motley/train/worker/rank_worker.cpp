@@ -27,6 +27,10 @@ std::vector<std::string> list_names(const cluster::Cluster& cluster) {
   return names;
 }
 
+// Without a sign of life a rank counts as lost, unless the job says otherwise.
+constexpr double kSilenceSeconds = 10;
+constexpr double kElasticSilenceSeconds = 1;
+
 volatile std::sig_atomic_t stop_requested = 0;
 void request_stop(int) {
   stop_requested = 1;
@@ -40,6 +44,7 @@ RankWorker::RankWorker(const Job& job, const RunDirectory& run, const Role& role
       run_(run),
       role_(role),
       cluster_(std::move(cluster)),
+      minimum_(role.launcher == "motley" ? job.execution.elastic_range().min : 0),
       sync_options_(make_server_options(job)),
       emulation_(list_names(cluster_), available_cores(), !is_synthetic(job)) {
   if (plan) layout_.emplace(std::move(*plan));
@@ -73,7 +78,9 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   options.job = job_.name;
   options.tenant = job_.gradient_sync.tenant;
   options.join_seconds = job_.deadline.join;
-  options.silence_seconds = job_.deadline.silence;
+  const double silence = is_elastic() ? kElasticSilenceSeconds : kSilenceSeconds;
+  options.silence_seconds = job_.deadline.silence > 0 ? job_.deadline.silence : silence;
+  options.is_elastic = is_elastic();
   MOTLEY_ASSIGN(options.encryption, net::parse_encryption(job_.network.encryption, "network.encryption"));
   options.fingerprint = fingerprint(job_);
   if (layout_) {
@@ -93,7 +100,38 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
     std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);
   }
   MOTLEY_ASSIGN(group_, collective::make_group(*session_));
+  if (is_elastic()) {
+    auto group = std::make_unique<collective::PresentGroup>(role_.size);
+    group->use(std::move(group_), all_ranks(role_.size));
+    present_group_ = group.get();
+    group_ = std::move(group);
+  }
   return {};
+}
+
+Result<std::vector<std::vector<int>>> RankWorker::regroup() {
+  const Deadline deadline = Deadline::after(job_.deadline.join);
+  MOTLEY_ASSIGN(const std::vector<net::Epoch> epochs, session_->regroup(deadline));
+  const net::Epoch& last = epochs.back();
+  left_.push_back(net::make_partial_session(*session_, last.members, static_cast<std::uint16_t>(last.number)));
+  MOTLEY_ASSIGN(auto group, collective::make_group(*left_.back()));
+  present_group_->use(std::move(group), last.members);
+  context_->present = last.members;
+  std::vector<std::vector<int>> ranks;
+  for (const net::Epoch& epoch : epochs) ranks.push_back(epoch.members);
+  return ranks;
+}
+
+Status RankWorker::synchronise() {
+  return replica_->sync->go_on(*left_.back(), chosen_sync_, Deadline::after(job_.deadline.join));
+}
+
+// The rank that wrote them may have been lost between a step and its line.
+Status RankWorker::take_over(std::int64_t step) {
+  MOTLEY_TRY(run_.roll_back_metrics(step));
+  MOTLEY_ASSIGN(const std::int64_t measured, run_.last_measured_step());
+  MOTLEY_TRY(reporter_->open(run_.folder()));
+  return measured < step ? reporter_->repeat(step) : Status();
 }
 
 // Rank 0 asks the data server what its data is and tells all; the others need it only where they read samples.
@@ -150,6 +188,7 @@ Status RankWorker::open_data() {
   timeline_.emplace(role_.rank, description(role_.rank).name, timeline);
   context_.emplace(role_.rank, role_.size, *session_, *group_, *timeline_, job_.deadline.step);
   audit_.emplace(data_.train->size());
+  if (is_elastic()) audit_->record_all();
   reader_.emplace(*context_, *data_.train, *audit_,
                   SampleReader::Options{static_cast<std::size_t>(job_.data.prefetch), is_remote});
   return {};
@@ -205,7 +244,8 @@ Status RankWorker::open_outputs() {
                                       .has_accuracy = replica_->network.metric == nn::Metric::kAccuracy,
                                       .is_async = replica_->sync->is_async(),
                                       .has_remote_data = !job_.data.server.empty(),
-                                      .has_served_table = has_served_table(job_)});
+                                      .has_served_table = has_served_table(job_),
+                                      .is_elastic = is_elastic()});
   reporter_->follow(*replica_->plan);
   checkpoints_->start_clock(reporter_->started());
   mover_.emplace(*context_, *this, *reporter_, run_.folder());
@@ -300,8 +340,10 @@ Status RankWorker::watch_speeds() {
 // The loop's parts, of which those of the replica change where the run moves to another plan.
 void RankWorker::connect_loop() {
   Replica& own = *replica_;
-  loop_parts_ = {&*own.plan, own.runner.get(), own.work_queue.get(), own.sync.get(), &*own.evaluator, &*own.state,
-                 &*audit_,   &emulation_,      &*reporter_,          &*checkpoints_, &*mover_};
+  loop_parts_ = {&*own.plan,     own.runner.get(), own.work_queue.get(),
+                 own.sync.get(), &*own.evaluator,  &*own.state,
+                 &*audit_,       &emulation_,      &*reporter_,
+                 &*checkpoints_, &*mover_,         is_elastic() ? this : nullptr};
 }
 
 Status RankWorker::loop() {
@@ -374,7 +416,8 @@ Status RankWorker::finish() {
   if (job_.timeline.steps > 0) {
     MOTLEY_TRY(timeline_->write_part(logs));
   }
-  MOTLEY_TRY(group_->barrier(context_->step_deadline()));
+  const Status met = group_->barrier(context_->step_deadline());
+  if (!met && !(is_elastic() && met.error().code == ErrorCode::kPeerLost)) return met;
   if (!writes()) {
     return {};
   }
@@ -382,8 +425,10 @@ Status RankWorker::finish() {
   MOTLEY_TRY(reporter_->flush());
   if (job_.timeline.steps > 0 && session_->membership().on_one_host()) {
     std::vector<std::filesystem::path> parts;
-    for (int rank = 0; rank < role_.size; ++rank) {
-      parts.push_back(timeline_part(logs, rank));
+    for (const int rank : context_->present) {
+      // A worker of an elastic run may have been lost since all was done.
+      if (const auto part = timeline_part(logs, rank); !is_elastic() || std::filesystem::exists(part))
+        parts.push_back(part);
     }
     MOTLEY_TRY(merge_timelines(parts, run_.folder() / "timeline.json"));
   }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "motley/cluster/cluster.h"
+#include "motley/collective/present_group.h"
 #include "motley/net/secret.h"
 #include "motley/net/session.h"
 #include "motley/ps/service/service.h"
@@ -41,7 +42,7 @@ struct Replica {
   std::optional<NetworkState> state;
 };
 
-class RankWorker final : public PlanFollower {
+class RankWorker final : public PlanFollower, public ElasticRanks {
  public:
   // All that is referred to must outlive this object.
   RankWorker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster,
@@ -52,8 +53,14 @@ class RankWorker final : public PlanFollower {
   bool may_follow(const Replanner::Move& move) const override;
   Result<const StageLayout*> follow(planning::Plan plan, std::vector<int> ranks) override;
 
+  Result<std::vector<std::vector<int>>> regroup() override;
+  Status synchronise() override;
+  Status take_over(std::int64_t step) override;
+  int minimum() const override { return minimum_; }
+
  private:
-  bool writes() const { return role_.rank == 0; }
+  bool writes() const { return context_ ? context_->writes() : role_.rank == 0; }
+  bool is_elastic() const { return minimum_ > 0; }
   net::Session& peers() const { return replica_->stage_session ? *replica_->stage_session : *session_; }
   collective::Group& peer_group() const { return replica_->stage_group ? *replica_->stage_group : *group_; }
   const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
@@ -89,12 +96,17 @@ class RankWorker final : public PlanFollower {
   const RunDirectory& run_;
   const Role& role_;
   const cluster::Cluster cluster_;
+  const int minimum_;                     // ranks that the run goes on with; 0: it is not elastic
   const ps::ServerOptions sync_options_;  // without the servers' addresses
 
   std::optional<net::Secret> secret_;
   std::unique_ptr<ps::Service> service_;  // beside this worker
   std::unique_ptr<net::Session> session_;
+  // Of an elastic run: the ranks that were left after each loss, whose connections what is destroyed before uses.
+  std::vector<std::unique_ptr<net::Session>> left_;
   std::unique_ptr<collective::Group> group_;
+  collective::PresentGroup* present_group_ = nullptr;  // the same, of an elastic run
+  ps::ServerOptions chosen_sync_;                      // how gradients are synchronised
   struct {
     std::unique_ptr<data::Dataset> train;
     std::unique_ptr<data::Dataset> test;  // null where there is none

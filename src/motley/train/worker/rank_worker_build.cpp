@@ -39,7 +39,7 @@ Status RankWorker::build() {
   }
   session_->set_phase(0, "building the network");
   reader_->start(layout_ ? data::Parts{layout_->is_first(role_.rank), layout_->is_last(role_.rank)} : data::Parts(),
-                 !layout_ || layout_->is_first(role_.rank));
+                 (!layout_ || layout_->is_first(role_.rank)) && !is_elastic());
   MOTLEY_ASSIGN(auto tied, build_network());
   MOTLEY_TRY(build_sync(std::move(tied)));
   MOTLEY_ASSIGN(auto emulation, emulate_stage());
@@ -145,6 +145,12 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
   MOTLEY_ASSIGN(parts.method, train::make_reducer(replica_->alone ? *replica_->alone : peers(), options));
+  chosen_sync_ = options;
+  if (is_elastic()) {
+    auto kept = std::make_unique<collective::KeptGradients>(std::move(parts.method.reducer));
+    parts.kept = kept.get();
+    parts.method.reducer = std::move(kept);
+  }
   collective::GradientReducer& reducer = *parts.method.reducer;
   MOTLEY_TRY(reducer.prepare(layout, Deadline::after(job_.deadline.join)));
   std::vector<std::span<std::byte>> memory;
@@ -158,7 +164,7 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
                                                                            .replicas = peers().membership().size(),
                                                                            .replica = peers().membership().rank,
                                                                            .is_planned = layout_.has_value()});
-  return {};
+  return is_elastic() ? replica_->sync->bind_results() : Status();
 }
 
 // How this rank's gradients are synchronised; what is measured for that, and servers that are started, concern all

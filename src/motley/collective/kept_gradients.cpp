@@ -1,0 +1,39 @@
+#include "motley/collective/kept_gradients.h"
+
+#include <algorithm>
+
+namespace motley::collective {
+
+Status KeptGradients::prepare(const Layout& layout, const Deadline& deadline) {
+  layout_ = layout;
+  offsets_ = value_offsets(layout.bucket_elements, byte_size(layout.type));
+  MOTLEY_ASSIGN(gradients_, Pages::allocate(std::max<std::size_t>(offsets_.back(), 64), "gradients"));
+  return reducer_->prepare(layout, deadline);
+}
+
+std::span<std::byte> KeptGradients::buffer(int bucket) {
+  const auto index = static_cast<std::size_t>(bucket);
+  return {gradients_.data() + offsets_[index], layout_.bucket_elements[index] * byte_size(layout_.type)};
+}
+
+Status KeptGradients::start(std::uint64_t step, int bucket, double weight) {
+  std::ranges::copy(buffer(bucket), reducer_->buffer(bucket).begin());
+  const Status started = reducer_->start(step, bucket, weight);
+  if (started || started.error().code != ErrorCode::kPeerLost) return started;
+  if (start_) start_ = started;
+  return {};
+}
+
+Result<Outcome> KeptGradients::wait(int bucket, const Deadline& deadline) {
+  if (!start_) return fail(start_.error());
+  return reducer_->wait(bucket, deadline);
+}
+
+Status KeptGradients::replace(std::unique_ptr<GradientReducer> reducer, const Deadline& deadline) {
+  sent_before_ += reducer_->bytes_sent();
+  start_ = {};
+  reducer_ = std::move(reducer);
+  return reducer_->prepare(layout_, deadline);
+}
+
+}  // namespace motley::collective

@@ -1,0 +1,216 @@
+#include "motley/net/roster.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace motley::net {
+
+using Kind = RosterMessage::Kind;
+
+bool Roster::is_member(int rank) const {
+  return std::ranges::binary_search(epoch_.members, rank);
+}
+
+std::vector<int> Roster::reachable() const {
+  std::vector<int> ranks;
+  std::ranges::copy_if(epoch_.members, std::back_inserter(ranks), [&](int rank) { return !lost_.contains(rank); });
+  return ranks;
+}
+
+bool Roster::has_majority(const std::set<int>& ranks) const {
+  const auto alive = [&](int rank) { return !dead_.contains(rank); };
+  const auto all = std::ranges::count_if(epoch_.members, alive);
+  return 2 * std::ranges::count_if(ranks, alive) > all;
+}
+
+Roster::Actions Roster::lose(int rank, double now) {
+  if (stopped_ || !is_member(rank) || rank == self_ || !lost_.insert(rank).second) return {};
+  if (give_up_at_ == kNever) give_up_at_ = now + options_.give_up_seconds;
+  // What is under way may count on it: it begins anew, without it.
+  phase_ = Phase::kIdle;
+  next_ = kNever;
+  Actions actions;
+  act_on_loss(now, options_.gather_seconds, actions);
+  return actions;
+}
+
+// The lowest member that is not lost proposes, and is told by the others: it may still reach whom they have lost.
+void Roster::act_on_loss(double now, double delay, Actions& actions) {
+  if (!leads()) {
+    const std::vector<int> lost(lost_.begin(), lost_.end());
+    actions.push_back(Send{reachable().front(), {.kind = Kind::kSuspect, .epoch = epoch_.number + 1, .members = lost}});
+    delay = options_.retry_seconds;
+  }
+  expect_round(now + delay);
+}
+
+Roster::Actions Roster::bury(int rank, double now) {
+  if (stopped_ || !is_member(rank) || rank == self_) return {};
+  Actions actions = lose(rank, now);
+  dead_.insert(rank);
+  advance(now, actions);
+  return actions;
+}
+
+Roster::Actions Roster::tick(double now) {
+  Actions actions;
+  if (stopped_) return actions;
+  if (now >= give_up_at_) {
+    stopped_ = true;
+    actions.push_back(Stop{fmt::format(
+        "of the members {} of epoch {} only {} can be reached, no majority, for {:.3g} s",
+        fmt::join(epoch_.members, ", "), epoch_.number, fmt::join(reachable(), ", "), options_.give_up_seconds)});
+    return actions;
+  }
+  if (now < next_) return actions;
+  next_ = kNever;
+  if (!lost_.empty() && leads()) {
+    start_round(now, actions);
+  } else if (!lost_.empty()) {
+    act_on_loss(now, 0, actions);
+  }
+  return actions;
+}
+
+void Roster::start_round(double now, Actions& actions) {
+  expect_round(now + patience());
+  const std::vector<int> members = reachable();
+  if (!has_majority({members.begin(), members.end()})) return;  // it could only disturb others
+  highest_round_ = std::max(highest_round_, promised_.round) + 1;
+  ballot_ = {highest_round_, self_};
+  phase_ = Phase::kPreparing;
+  promised_ = ballot_;
+  agreed_ = {self_};
+  best_ = accepted_;
+  proposal_ = accepted_.round > 0 ? accepted_members_ : members;
+  send_to_members({.kind = Kind::kPrepare, .epoch = epoch_.number + 1, .ballot = ballot_}, actions);
+  advance(now, actions);
+}
+
+// Goes on to proposing, and from there to the decision, once a majority agrees.
+void Roster::advance(double now, Actions& actions) {
+  if (phase_ == Phase::kPreparing && has_majority(agreed_)) {
+    phase_ = Phase::kProposing;
+    accepted_ = ballot_;
+    accepted_members_ = proposal_;
+    agreed_ = {self_};
+    send_to_members({.kind = Kind::kPropose, .epoch = epoch_.number + 1, .ballot = ballot_, .members = proposal_},
+                    actions);
+  }
+  if (phase_ == Phase::kProposing && has_majority(agreed_)) install({epoch_.number + 1, proposal_}, now, actions);
+}
+
+void Roster::send_to_members(RosterMessage message, Actions& actions) const {
+  for (const int rank : epoch_.members) {
+    if (rank != self_ && !dead_.contains(rank)) actions.push_back(Send{rank, message});
+  }
+}
+
+void Roster::install(Epoch next, double now, Actions& actions) {
+  // Those who are put out are told as well, and stop.
+  send_to_members({.kind = Kind::kInstall, .epoch = next.number, .members = next.members}, actions);
+  if (!std::ranges::binary_search(next.members, self_)) {
+    stopped_ = true;
+    actions.push_back(Stop{fmt::format("the others go on without this rank: epoch {} is of {}", next.number,
+                                       fmt::join(next.members, ", "))});
+    return;
+  }
+  epoch_ = next;
+  history_.push_back(next);
+  promised_ = accepted_ = best_ = {};
+  accepted_members_.clear();
+  phase_ = Phase::kIdle;
+  next_ = give_up_at_ = kNever;
+  highest_round_ = 0;
+  std::erase_if(lost_, [&](int rank) { return !is_member(rank); });
+  std::erase_if(dead_, [&](int rank) { return !is_member(rank); });
+  if (!lost_.empty()) {
+    give_up_at_ = now + options_.give_up_seconds;
+    act_on_loss(now, options_.gather_seconds, actions);
+  }
+  actions.push_back(Install{std::move(next)});
+}
+
+// What a rank has missed, up to now.
+void Roster::answer_late(int to, std::uint64_t epoch, Actions& actions) const {
+  for (const Epoch& past : history_) {
+    if (past.number < epoch) continue;
+    actions.push_back(Send{to, {.kind = Kind::kInstall, .epoch = past.number, .members = past.members}});
+  }
+}
+
+Roster::Actions Roster::receive(int from, const RosterMessage& message, double now) {
+  Actions actions;
+  if (stopped_) return actions;
+  if (message.epoch <= epoch_.number) {
+    if (message.kind != Kind::kInstall) answer_late(from, message.epoch, actions);
+    return actions;
+  }
+  // From the future: what lies between comes from whoever installed it, or the sender's next try.
+  if (message.epoch > epoch_.number + 1 || !is_member(from)) return actions;
+  highest_round_ = std::max(highest_round_, message.ballot.round);
+  const auto answer = [&](Kind kind) -> RosterMessage& {
+    actions.push_back(Send{from, {.kind = kind, .epoch = message.epoch, .ballot = message.ballot}});
+    return std::get<Send>(actions.back()).message;
+  };
+  switch (message.kind) {
+    case Kind::kSuspect:
+      for (const int rank : message.members) {
+        // Of two that have lost each other the higher one goes; a lower one that is gone is missed by all.
+        if (rank < from || rank == self_ || !is_member(rank) || lost_.contains(from) || lost_.contains(rank)) continue;
+        actions.push_back(Cut{rank});
+        std::ranges::move(lose(rank, now), std::back_inserter(actions));
+      }
+      break;
+    case Kind::kPrepare:
+      if (message.ballot <= promised_) {
+        answer(Kind::kRefuse).ballot = promised_;
+        break;
+      }
+      promised_ = message.ballot;
+      {
+        RosterMessage& promise = answer(Kind::kPromise);
+        promise.accepted = accepted_;
+        promise.members = accepted_members_;
+      }
+      break;
+    case Kind::kPropose:
+      if (message.ballot < promised_) {
+        answer(Kind::kRefuse).ballot = promised_;
+        break;
+      }
+      promised_ = accepted_ = message.ballot;
+      accepted_members_ = message.members;
+      answer(Kind::kAccept);
+      break;
+    case Kind::kPromise:
+      if (phase_ != Phase::kPreparing || message.ballot != ballot_) break;
+      agreed_.insert(from);
+      if (message.accepted > best_) {
+        best_ = message.accepted;
+        proposal_ = message.members;
+      }
+      advance(now, actions);
+      break;
+    case Kind::kAccept:
+      if (phase_ != Phase::kProposing || message.ballot != ballot_) break;
+      agreed_.insert(from);
+      advance(now, actions);
+      break;
+    case Kind::kRefuse:
+      if (phase_ == Phase::kIdle || message.ballot <= ballot_) break;
+      // Another one proposes; if it is lost, too, this rank's turn comes again.
+      phase_ = Phase::kIdle;
+      next_ = kNever;
+      expect_round(now + patience());
+      break;
+    case Kind::kInstall:
+      install({message.epoch, message.members}, now, actions);
+      break;
+  }
+  return actions;
+}
+
+}  // namespace motley::net

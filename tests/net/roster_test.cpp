@@ -1,0 +1,227 @@
+// Members agree on who is left: as a group of state machines over a simulated network that delays, reorders and cuts,
+// from a seed that a failure names.
+#include "motley/net/roster.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <queue>
+#include <random>
+#include <set>
+
+namespace motley::net {
+namespace {
+
+// One epoch number has one list of members wherever it is installed.
+class Group {
+ public:
+  Group(int size, std::uint32_t seed, bool deaths_are_proved) : random_(seed), deaths_are_proved_(deaths_are_proved) {
+    Epoch first{1, {}};
+    for (int rank = 0; rank < size; ++rank) first.members.push_back(rank);
+    for (int rank = 0; rank < size; ++rank) {
+      ranks_.emplace_back(Roster(rank, first, {.gather_seconds = 0.01, .retry_seconds = 0.1, .give_up_seconds = 20}));
+    }
+  }
+
+  void crash(int rank) {
+    if (!is_up(rank)) return;
+    crashed_.insert(rank);
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank) continue;
+      at(uniform(0, 0.05), [this, other, rank] { apply(other, ranks_[other].lose(rank, now_)); });
+      if (deaths_are_proved_)
+        at(uniform(0, 0.08), [this, other, rank] { apply(other, ranks_[other].bury(rank, now_)); });
+    }
+  }
+  // Two members lose each other; what is on its way arrives or does not.
+  void cut(int one, int other) {
+    cut_.insert(std::minmax(one, other));
+    at(uniform(0, 0.05), [this, one, other] { apply(one, ranks_[one].lose(other, now_)); });
+    at(uniform(0, 0.05), [this, one, other] { apply(other, ranks_[other].lose(one, now_)); });
+  }
+
+  void run(double until) {
+    while (!events_.empty() && events_.top().at <= until) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ = event.at;
+      event.happen();
+    }
+    now_ = until;
+  }
+
+  void at(double delay, std::function<void()> happen) { events_.push({now_ + delay, ++count_, std::move(happen)}); }
+  double uniform(double low, double high) { return std::uniform_real_distribution(low, high)(random_); }
+  int pick(int below) { return std::uniform_int_distribution(0, below - 1)(random_); }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  bool is_up(int rank) const { return !crashed_.contains(rank) && !stopped_.contains(rank); }
+  const Roster& rank(int number) const { return ranks_[number]; }
+  const std::string& violation() const { return violation_; }
+  std::vector<int> list_up() const {
+    std::vector<int> up;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (is_up(rank)) up.push_back(rank);
+    }
+    return up;
+  }
+
+ private:
+  struct Event {
+    double at;
+    std::uint64_t number;
+    std::function<void()> happen;
+    bool operator<(const Event& other) const { return std::tie(at, number) > std::tie(other.at, other.number); }
+  };
+
+  void apply(int rank, Roster::Actions actions) {
+    if (!is_up(rank)) return;
+    for (Roster::Action& action : actions) {
+      if (const auto* send = std::get_if<Roster::Send>(&action)) {
+        // A cut connection carries nothing; others carry all, in any order.
+        if (cut_.contains(std::minmax(rank, send->to))) continue;
+        at(uniform(0, 0.03), [this, rank, to = send->to, message = send->message] {
+          if (is_up(to)) apply(to, ranks_[to].receive(rank, message, now_));
+        });
+      } else if (const auto* cut = std::get_if<Roster::Cut>(&action)) {
+        cut_.insert(std::minmax(rank, cut->rank));
+        at(uniform(0, 0.05), [this, one = cut->rank, rank] { apply(one, ranks_[one].lose(rank, now_)); });
+      } else if (const auto* install = std::get_if<Roster::Install>(&action)) {
+        check(rank, install->epoch);
+      } else {
+        stopped_.insert(rank);
+      }
+    }
+    const double next = ranks_[rank].next();
+    if (next < 1e9) at(std::max(0.0, next - now_), [this, rank] { apply_tick(rank); });
+  }
+
+  void apply_tick(int rank) {
+    if (is_up(rank) && now_ >= ranks_[rank].next()) apply(rank, ranks_[rank].tick(now_));
+  }
+
+  void check(int rank, const Epoch& epoch) {
+    const auto [known, is_new] = installed_.emplace(epoch.number, epoch.members);
+    if (!is_new && known->second != epoch.members) {
+      violation_ = "epoch " + std::to_string(epoch.number) + " has two lists of members";
+    }
+    if (epoch.number != ++last_[rank] + 1) violation_ = "rank " + std::to_string(rank) + " left out an epoch";
+    if (!std::ranges::binary_search(epoch.members, rank)) violation_ = "a rank installed an epoch without itself";
+  }
+
+  std::mt19937 random_;
+  const bool deaths_are_proved_;
+  std::vector<Roster> ranks_;
+  std::priority_queue<Event> events_;
+  std::uint64_t count_ = 0;
+  double now_ = 0;
+  std::set<int> crashed_, stopped_;
+  std::set<std::pair<int, int>> cut_;
+  std::map<std::uint64_t, std::vector<int>> installed_;
+  std::map<int, std::uint64_t> last_;
+  std::string violation_;
+};
+
+void expect_one_epoch(const Group& group, std::uint32_t seed) {
+  const std::vector<int> up = group.list_up();
+  for (const int rank : up) {
+    EXPECT_EQ(group.rank(rank).epoch().members, up) << "rank " << rank << ", seed " << seed;
+    EXPECT_EQ(group.rank(rank).epoch().number, group.rank(up.front()).epoch().number) << "seed " << seed;
+  }
+}
+
+TEST(Roster, ALossIsOneEpoch) {
+  for (int lost = 0; lost < 4; ++lost) {
+    Group group(4, 1, false);
+    group.crash(lost);
+    group.run(5);
+    EXPECT_EQ(group.violation(), "");
+    expect_one_epoch(group, 1);
+    EXPECT_EQ(group.rank(lost == 0 ? 1 : 0).epoch().number, 2U);
+  }
+}
+
+// On one host, where a death is proved, any number may go at once.
+TEST(Roster, ProvedDeathsNeedNoMajority) {
+  for (std::uint32_t seed = 1; seed <= 2000; ++seed) {
+    Group group(2 + static_cast<int>(seed % 6), seed, true);
+    const int survivors = 1 + group.pick(group.size() - 1);
+    std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+    for (int rank = 0; rank < group.size(); ++rank) ranks[rank] = rank;
+    std::shuffle(ranks.begin(), ranks.end(), std::mt19937(seed));
+    ranks.resize(ranks.size() - survivors);
+    for (const int rank : ranks) group.at(group.uniform(0, 0.2), [&group, rank] { group.crash(rank); });
+    group.run(30);
+    ASSERT_EQ(group.violation(), "") << "seed " << seed;
+    ASSERT_EQ(static_cast<int>(group.list_up().size()), survivors) << "seed " << seed;
+    expect_one_epoch(group, seed);
+  }
+}
+
+// Between hosts a minority of losses leaves the others in one epoch.
+TEST(Roster, AMajorityGoesOn) {
+  for (std::uint32_t seed = 1; seed <= 2000; ++seed) {
+    Group group(3 + static_cast<int>(seed % 5), seed, false);
+    const int losses = group.pick((group.size() - 1) / 2 + 1);
+    for (int i = 0; i < losses; ++i)
+      group.at(group.uniform(0, 0.02), [&group] { group.crash(group.pick(group.size())); });
+    group.run(30);
+    ASSERT_EQ(group.violation(), "") << "seed " << seed;
+    expect_one_epoch(group, seed);
+  }
+}
+
+TEST(Roster, AMinorityStopsAndSaysWhy) {
+  Group group(4, 7, false);
+  for (const int rank : {0, 1, 2}) group.crash(rank);
+  group.run(10);
+  EXPECT_TRUE(group.is_up(3));
+  group.run(30);
+  EXPECT_FALSE(group.is_up(3));
+}
+
+// Two that lose each other while all others reach both: one of them is put out, and stops.
+TEST(Roster, OfTwoWhoLoseEachOtherOneGoes) {
+  for (std::uint32_t seed = 1; seed <= 500; ++seed) {
+    Group group(4, seed, false);
+    const int one = group.pick(4);
+    const int other = (one + 1 + group.pick(3)) % 4;
+    group.cut(one, other);
+    group.run(30);
+    ASSERT_EQ(group.violation(), "") << "seed " << seed;
+    EXPECT_EQ(group.list_up().size(), 3U) << "seed " << seed;
+    expect_one_epoch(group, seed);
+  }
+}
+
+// Whatever is cut and crashes whenever, no epoch is two.
+TEST(Roster, NoEpochHasTwoListsOfMembers) {
+  for (std::uint32_t seed = 1; seed <= 5000; ++seed) {
+    Group group(2 + static_cast<int>(seed % 6), seed, seed % 2 == 0);
+    const int faults = 1 + group.pick(6);
+    for (int i = 0; i < faults; ++i) {
+      group.at(group.uniform(0, 1), [&group, seed] {
+        const int one = group.pick(group.size());
+        const int other = group.pick(group.size());
+        // A death is proved on one host only, where no connection is cut between processes that live.
+        one == other || seed % 2 == 0 ? group.crash(one) : group.cut(one, other);
+      });
+    }
+    group.run(40);
+    ASSERT_EQ(group.violation(), "") << "seed " << seed;
+  }
+}
+
+TEST(Roster, StrangeWordsChangeNothing) {
+  Roster roster(1, {3, {0, 1, 2}}, {});
+  using Kind = RosterMessage::Kind;
+  EXPECT_TRUE(roster.receive(7, {.kind = Kind::kPropose, .epoch = 4, .ballot = {9, 7}, .members = {7}}, 0).empty());
+  EXPECT_TRUE(roster.receive(0, {.kind = Kind::kAccept, .epoch = 4, .ballot = {1, 1}}, 0).empty());
+  EXPECT_TRUE(roster.receive(0, {.kind = Kind::kInstall, .epoch = 9, .members = {0, 1}}, 0).empty());
+  EXPECT_TRUE(roster.lose(1, 0).empty());
+  EXPECT_EQ(roster.epoch(), (Epoch{3, {0, 1, 2}}));
+}
+
+}  // namespace
+}  // namespace motley::net

@@ -1,0 +1,99 @@
+"""Workers of an elastic job are lost while it runs: the others go on, and the result is that of one worker."""
+
+import os
+import random
+import signal
+import unittest
+
+from harness import Scenario, relative_difference
+
+
+class Elastic(Scenario):
+    def setUp(self):
+        super().setUp()
+        self.double = ("--model.dtype", "float64", "--model.dropout", 0.2)
+
+    def lose(self, run, *flags, victims, how=signal.SIGKILL, step=5, workers=4, expect=0):
+        """Runs with some workers lost after a step; returns the output."""
+        process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * workers), *flags)
+        self.wait_for_step(run, step)
+        processes = self.worker_processes(process.pid)
+        self.assertEqual(len(processes), workers)
+        for victim in victims:
+            os.kill(processes[victim], how)
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, expect, output)
+        return output
+
+    def assert_as_one_worker(self, run):
+        self.assertLess(relative_difference(self.weights("one"), self.weights(run)), 1e-9)
+        self.assertEqual(self.not_used_once(run), 0)
+        steps = [line["step"] for line in self.lines(run) if "loss" in line]
+        self.assertEqual(steps, list(range(1, 21)))
+        for line in self.lines(run):
+            if "loss" in line:
+                self.assertEqual(sum(line["samples"]), 60)
+
+    def test_whoever_is_lost_the_result_is_that_of_one_worker(self):
+        self.train("one", *self.double, "--workers", 1)
+        for run, method, victims, how in (
+            ("first", "shared-memory", [0], signal.SIGKILL),
+            ("last", "tcp-ring", [3], signal.SIGKILL),
+            ("two", "shared-memory", [1, 2], signal.SIGKILL),
+            ("all-but-one", "tcp-ring", [0, 1, 3], signal.SIGKILL),
+            ("stopped", "shared-memory", [2], signal.SIGSTOP),
+            ("stopped-first", "tcp-ring", [0], signal.SIGSTOP),
+        ):
+            with self.subTest(run):
+                output = self.lose(run, "--elastic", "1:4", "--gradient-sync.method", method, victims=victims, how=how)
+                self.assertIn(f"{4 - len(victims)} of 4 workers go on", output)
+                self.assert_as_one_worker(run)
+                last = [line["samples"] for line in self.lines(run) if "loss" in line][-1]
+                self.assertEqual([rank for rank in range(4) if last[rank] == 0], victims)
+
+    def test_one_after_the_other_at_any_moment(self):
+        self.train("one", *self.double, "--workers", 1)
+        choose = random.Random(5)
+        for round in range(3):
+            run = f"round-{round}"
+            with self.subTest(run):
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4",
+                                     "--checkpoint.every-steps", 3)
+                self.wait_for_step(run, 2)
+                processes = self.worker_processes(process.pid)
+                for step, victim in zip(sorted(choose.sample(range(3, 17), 3)), choose.sample(range(4), 3)):
+                    self.wait_for_step(run, step)
+                    os.kill(processes[victim], signal.SIGKILL)
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                self.assert_as_one_worker(run)
+
+    def test_too_few_end_with_a_checkpoint_from_which_it_goes_on(self):
+        self.train("one", *self.double, "--workers", 1)
+        output = self.lose("run", "--elastic", "3:4", victims=[0, 1], expect=1)
+        self.assertIn("--resume", output)
+        self.train("run", *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "3:4", "--resume")
+        self.assert_as_one_worker("run")
+
+    def test_a_job_that_is_not_elastic_ends(self):
+        output = self.lose("run", victims=[1], expect=1)
+        self.assertIn("rank 1", output.strip().splitlines()[-1])
+
+    def test_what_cannot_be_elastic_is_refused(self):
+        for flags, expected in (
+            (("--elastic", "4"), "elastic: '4'; accepted: MIN:MAX"),
+            (("--elastic", "0:4"), "accepted: MIN:MAX"),
+            (("--elastic", "4:2"), "accepted: MIN:MAX"),
+            (("--elastic", "2:4", "--workers", 5), "accepted with elastic 2:4: up to 4"),
+            (("--elastic", "2:4", "--workers", 1), "the job has 1 workers"),
+            (("--elastic", "2:4", "--gradient-sync.method", "parameter-server"), "gradient_sync.method: parameter-server"),
+            (("--elastic", "2:4", "--batch-split.mode", "work-queue"), "batch_split.mode: work-queue"),
+            (("--elastic", "2:4", "--device", "cuda"), "device: cuda"),
+        ):
+            with self.subTest(flags):
+                self.assertIn(expected, self.train("refused", *flags, expect=2))
+                self.assertFalse((self.folder / "refused").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

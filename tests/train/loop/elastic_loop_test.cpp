@@ -1,0 +1,437 @@
+// Ranks are lost at any operation that they do together, as threads of which a seed says who ends where, and who of the
+// others still sees the operation through. Whatever happens, the run's result is that of one rank.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "motley/base/log.h"
+#include "motley/base/random.h"
+#include "tests/temporary_folder.h"
+#include "tests/train/loop/fakes.h"
+
+namespace motley::train {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr std::int64_t kSteps = 7;  // two epochs and a third
+constexpr std::uint32_t kSamples = 36, kBatch = 12;
+
+// What a rank brings to an operation, and what it gets: everybody's.
+using Word = std::vector<double>;
+
+// Where ranks meet. An operation succeeds once all members of the epoch have brought their word. A rank may end before
+// it brings it, or right after: then some of the others still get all words, and some do not.
+class Hub {
+ public:
+  struct End {
+    int rank = 0;
+    int operation = 0;  // counted by that rank, from 0
+    bool brings_its_word = false;
+  };
+  Hub(std::uint32_t seed, std::vector<End> ends) : random_(seed), ends_(std::move(ends)) {
+    for (int rank = 0; rank < kRanks; ++rank) members_.push_back(rank);
+  }
+
+  // By rank; empty for those that are no members.
+  Result<std::vector<Word>> meet(int rank, Word word) {
+    std::unique_lock lock(mutex_);
+    if (ends_here(rank, false)) return end(rank);
+    const std::uint64_t number = next_[rank]++;
+    Operation& operation = operations_[{epochs_[rank], number}];
+    operation.words.resize(kRanks);
+    operation.words[rank] = std::move(word);
+    operation.here.insert(rank);
+    changed_.notify_all();
+    const bool ends = ends_here(rank, true);
+    ++calls_[rank];
+    if (ends) {
+      operation.is_torn = true;
+      return end(rank);
+    }
+    changed_.wait(lock, [&] { return operation.here.size() == members_.size() || is_broken(rank); });
+    if (operation.here.size() == members_.size() && !(operation.is_torn && random_() % 2 == 0)) return operation.words;
+    return fail(ErrorCode::kPeerLost, "a rank was lost");
+  }
+
+  Result<std::vector<std::vector<int>>> regroup(int rank) {
+    std::unique_lock lock(mutex_);
+    if (ends_here(rank, false)) return end(rank);
+    ++calls_[rank];
+    const std::uint64_t before = epochs_[rank];
+    waiting_.insert(rank);
+    install_if_all_wait();
+    changed_.wait(lock, [&] { return epochs_[rank] != before || !left_.empty(); });
+    if (epochs_[rank] == before) return fail(ErrorCode::kUnavailable, "a rank has left in order");
+    return std::vector(history_.begin() + static_cast<std::ptrdiff_t>(before),
+                       history_.begin() + static_cast<std::ptrdiff_t>(epochs_[rank]));
+  }
+
+  void leave(int rank) {
+    const std::lock_guard lock(mutex_);
+    left_.insert(rank);
+    changed_.notify_all();
+  }
+
+  void note_commit(int rank, std::int64_t step, std::uint64_t weights) {
+    const std::lock_guard lock(mutex_);
+    const auto [known, is_new] = committed_.emplace(step, weights);
+    EXPECT_EQ(known->second, weights) << "rank " << rank << ", step " << step;
+  }
+  std::uint64_t weights_after(std::int64_t step) const { return committed_.at(step); }
+  bool is_dead(int rank) const { return dead_.contains(rank); }
+
+ private:
+  struct Operation {
+    std::vector<Word> words;
+    std::set<int> here;
+    bool is_torn = false;
+  };
+  bool ends_here(int rank, bool after_its_word) const {
+    return std::ranges::any_of(ends_, [&](const End& end) {
+      return end.rank == rank && end.operation == calls_[rank] && end.brings_its_word == after_its_word;
+    });
+  }
+  tl::unexpected<Error> end(int rank) {
+    dead_.insert(rank);
+    waiting_.erase(rank);
+    install_if_all_wait();
+    changed_.notify_all();
+    return fail(ErrorCode::kInternal, "this rank has ended");
+  }
+  // A member of this rank's epoch is lost, or the others have gone on to another one.
+  bool is_broken(int rank) const {
+    return epochs_[rank] != history_.size() ||
+           std::ranges::any_of(members_, [&](int member) { return dead_.contains(member); });
+  }
+  void install_if_all_wait() {
+    std::vector<int> alive;
+    std::ranges::copy_if(members_, std::back_inserter(alive), [&](int rank) { return !dead_.contains(rank); });
+    if (alive.empty() || !std::ranges::equal(alive, waiting_)) return;
+    members_ = alive;
+    history_.push_back(alive);
+    for (const int rank : alive) {
+      epochs_[rank] = history_.size();
+      next_[rank] = 0;
+    }
+    waiting_.clear();
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::mt19937 random_;
+  const std::vector<End> ends_;
+  std::vector<int> members_;
+  std::vector<std::vector<int>> history_;  // members of each epoch after the first
+  std::set<int> dead_, waiting_, left_;
+  std::uint64_t epochs_[kRanks] = {};
+  std::uint64_t next_[kRanks] = {};
+  int calls_[kRanks] = {};
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Operation> operations_;
+  std::map<std::int64_t, std::uint64_t> committed_;
+};
+
+class HubGroup final : public collective::Group {
+ public:
+  HubGroup(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
+  Result<std::vector<double>> all_gather(std::span<const double> values, const Deadline&) override {
+    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, {values.begin(), values.end()}));
+    std::vector<double> all;
+    for (Word word : words) {
+      word.resize(values.size());
+      all.insert(all.end(), word.begin(), word.end());
+    }
+    return all;
+  }
+  Status all_reduce_sum(std::span<double> values, const Deadline&) override {
+    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, {values.begin(), values.end()}));
+    std::ranges::fill(values, 0);
+    for (const Word& word : words) {
+      for (std::size_t i = 0; i < word.size(); ++i) values[i] += word[i];
+    }
+    return {};
+  }
+  Status broadcast(std::span<std::byte> bytes, int root, const Deadline&) override {
+    Word own((bytes.size() + 7) / 8);
+    std::memcpy(own.data(), bytes.data(), bytes.size());
+    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, own));
+    std::memcpy(bytes.data(), words[static_cast<std::size_t>(root)].data(), bytes.size());
+    return {};
+  }
+  Status barrier(const Deadline&) override {
+    MOTLEY_TRY(hub_.meet(rank_, {}));
+    return {};
+  }
+  Result<std::int64_t> fetch_add(int, std::int64_t, const Deadline&) override { return 0; }
+
+ private:
+  Hub& hub_;
+  const int rank_;
+};
+
+double gradient_at(std::uint32_t sample) {
+  return static_cast<double>(mix({sample}) >> 40);
+}
+
+// A model of one number: the gradient of a sample is its value, and a step mixes their sum in.
+class HubSync final : public GradientSync {
+ public:
+  HubSync(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
+  void begin(const Step&) override { sum = 0; }
+  void arm(const Step&, double, std::function<void(int)>) override {}
+  Status flush() override { return {}; }
+  void scale(double) override {}
+  void resume() override {}
+  Status wait(const Step&, double, Report&) override {
+    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, {sum}));
+    reduced_ = 0;
+    for (const Word& word : words) reduced_ += word.empty() ? 0 : word[0];
+    return {};
+  }
+  Status update(const Step& step) override {
+    weights = mix({weights, static_cast<std::uint64_t>(reduced_)});
+    hub_.note_commit(rank_, step.number, weights);
+    return {};
+  }
+  std::string parameter_name(std::size_t) const override { return "weights"; }
+  bool is_async() const override { return false; }
+  std::uint64_t bytes_sent() const override { return 0; }
+
+  double sum = 0;
+  std::uint64_t weights = 1;
+
+ private:
+  Hub& hub_;
+  const int rank_;
+  double reduced_ = 0;
+};
+
+class HubRunner final : public StepRunner {
+ public:
+  HubRunner(BatchPlan& plan, HubSync& sync, int rank) : plan_(plan), sync_(sync), rank_(rank) {}
+  Status run(const Step& step, Report& report) override { return add(step, plan_.samples(step, rank_), report); }
+  Status add(const Step& step, std::span<const std::uint32_t> samples, Report& report) override {
+    for (const std::uint32_t sample : samples) {
+      sync_.sum += gradient_at(sample);
+      EXPECT_TRUE(computed_.emplace(step.number, sample).second) << "sample " << sample << " was computed again";
+    }
+    report.samples += static_cast<double>(samples.size());
+    report.samples_hash = hash_samples(report.samples_hash, samples);
+    report.compute = 1 + report.samples * (rank_ + 1);
+    report.loss_count = report.metric_count = report.samples;
+    return {};
+  }
+
+ private:
+  BatchPlan& plan_;
+  HubSync& sync_;
+  const int rank_;
+  std::set<std::pair<std::int64_t, std::uint32_t>> computed_;
+};
+
+// All do them together.
+class HubEvaluator final : public Evaluator {
+ public:
+  HubEvaluator(HubGroup& group, HubSync& sync) : group_(group), sync_(sync) {}
+  Result<std::optional<std::vector<Value>>> evaluate(std::int64_t) override {
+    double sum[] = {static_cast<double>(sync_.weights >> 12)};
+    MOTLEY_TRY(group_.all_reduce_sum(sum, Deadline::after(10)));
+    return std::vector<Value>{{"loss", sum[0]}};
+  }
+
+ private:
+  HubGroup& group_;
+  HubSync& sync_;
+};
+
+class HubModel final : public ModelState {
+ public:
+  HubModel(HubGroup& group, HubSync& sync) : group_(group), sync_(sync) {}
+  Result<std::string> weights(std::int64_t) override {
+    MOTLEY_TRY(group_.barrier(Deadline::after(10)));
+    return std::to_string(sync_.weights);
+  }
+  Result<std::string> optimizer(std::int64_t) override { return "none"; }
+  Status load_weights(const std::string&) override { return {}; }
+  Status load_optimizer(const std::string&) override { return {}; }
+  Status start(std::int64_t, int) override { return {}; }
+  Status save_embeddings() override { return {}; }
+  int embedding_servers() const override { return 0; }
+
+ private:
+  HubGroup& group_;
+  HubSync& sync_;
+};
+
+class HubFollower final : public PlanFollower {
+ public:
+  bool may_follow(const Replanner::Move&) const override { return false; }
+  Result<const StageLayout*> follow(planning::Plan, std::vector<int>) override { return nullptr; }
+};
+
+BatchPlan make_plan() {
+  data::BatchSplitOptions split;
+  split.policy = data::SplitPolicy::kDynamic;
+  split.may_pull = false;
+  split.batch = kBatch;
+  split.limits.resize(kRanks);
+  return *BatchPlan::create({.mode = "dynamic"}, split, {7, 0, 0, kSamples});
+}
+
+// A rank and its loop; all files are in the folder.
+class Rank final : public ElasticRanks {
+ public:
+  Rank(Hub& hub, int rank, const std::filesystem::path& folder, int minimum)
+      : hub_(hub),
+        folder_(folder),
+        minimum_(minimum),
+        group_(hub, rank),
+        context_{rank, kRanks, session_, group_, timeline_, 10},
+        plan_(make_plan()),
+        sync_(hub, rank),
+        runner_(plan_, sync_, rank),
+        evaluator_(group_, sync_),
+        model_(group_, sync_),
+        checkpoints_(context_, folder / "checkpoint", {.every_steps = 2, .keep = 2}),
+        reporter_({.steps = kSteps, .is_elastic = true}),
+        mover_(context_, follower_, reporter_, folder) {
+    audit_.record_all();
+  }
+
+  Status run() {
+    if (context_.rank == 0) MOTLEY_TRY(reporter_.open(folder_));
+    LoopOptions options;
+    options.steps = kSteps;
+    options.evaluate_every_epochs = 1;
+    options.learning_rate = [](std::int64_t) { return 0.1; };
+    options.is_asked_to_stop = [] { return false; };
+    const LoopParts parts = {&plan_,  &runner_,    nullptr,    &sync_,        &evaluator_, &model_,
+                             &audit_, &emulation_, &reporter_, &checkpoints_, &mover_,     this};
+    Status done = TrainingLoop(std::move(options), context_, parts, progress_).run();
+    if (!hub_.is_dead(context_.rank)) hub_.leave(context_.rank);
+    return done;
+  }
+
+  Result<std::vector<std::vector<int>>> regroup() override {
+    MOTLEY_ASSIGN(auto epochs, hub_.regroup(context_.rank));
+    context_.present = epochs.back();
+    return epochs;
+  }
+  Status synchronise() override { return group_.barrier(Deadline::after(10)); }
+  Status take_over(std::int64_t) override { return reporter_.open(folder_); }
+  int minimum() const override { return minimum_; }
+
+  std::int64_t steps() const { return progress_.step; }
+  std::int64_t not_used_once() const { return audit_.not_used_once(); }
+
+ private:
+  Hub& hub_;
+  const std::filesystem::path folder_;
+  const int minimum_;
+  FakeSession session_;
+  HubGroup group_;
+  TimelineRecorder timeline_{0};
+  RankContext context_;
+  BatchPlan plan_;
+  SampleAudit audit_{kSamples};
+  HubSync sync_;
+  HubRunner runner_;
+  HubEvaluator evaluator_;
+  HubModel model_;
+  HubFollower follower_;
+  EmulationWatch emulation_{{"a", "b", "c", "d"}, 64, false};
+  Checkpoints checkpoints_;
+  Reporter reporter_;
+  PlanMover mover_;
+  RunProgress progress_;
+};
+
+// The weights after the last step, without a loss: what a rank alone would compute.
+std::uint64_t expected_weights() {
+  auto ledger = *data::Ledger::open({7, 0, 0, kSamples});
+  std::uint64_t weights = 1;
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    const data::Range window = ledger.next(kBatch);
+    double sum = 0;
+    for (const std::uint32_t sample : ledger.samples(window)) sum += gradient_at(sample);
+    weights = mix({weights, static_cast<std::uint64_t>(sum)});
+    EXPECT_TRUE(ledger.commit(window));
+  }
+  return weights;
+}
+
+struct Outcome {
+  std::vector<Status> done;
+  std::vector<int> alive;
+};
+
+Outcome run_ranks(Hub& hub, const std::filesystem::path& folder, int minimum, std::uint32_t seed) {
+  Outcome outcome;
+  outcome.done.resize(kRanks);
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) ranks.push_back(std::make_unique<Rank>(hub, rank, folder, minimum));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back(
+          [&, rank] { outcome.done[static_cast<std::size_t>(rank)] = ranks[static_cast<std::size_t>(rank)]->run(); });
+    }
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (hub.is_dead(rank)) continue;
+    outcome.alive.push_back(rank);
+    EXPECT_EQ(ranks[static_cast<std::size_t>(rank)]->not_used_once(), 0) << "seed " << seed;
+  }
+  return outcome;
+}
+
+class ElasticLoop : public ::testing::Test {
+ protected:
+  ElasticLoop() { spdlog::set_level(spdlog::level::off); }
+  ~ElasticLoop() override { spdlog::set_level(spdlog::level::info); }
+};
+
+TEST_F(ElasticLoop, WhoeverEndsWhereverTheResultIsThatOfOneRank) {
+  const std::uint64_t expected = expected_weights();
+  for (std::uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    std::vector<Hub::End> ends;
+    std::vector<int> ranks = {0, 1, 2, 3};
+    std::ranges::shuffle(ranks, random);
+    ranks.resize(1 + random() % 3);
+    for (const int rank : ranks) ends.push_back({rank, static_cast<int>(random() % 32), random() % 2 == 0});
+    Hub hub(seed, ends);
+    const TemporaryFolder folder;
+    const Outcome outcome = run_ranks(hub, folder.path, 1, seed);
+    for (const int rank : outcome.alive) {
+      const Status& done = outcome.done[static_cast<std::size_t>(rank)];
+      ASSERT_TRUE(done) << done.error().message;
+    }
+    ASSERT_EQ(hub.weights_after(kSteps), expected);
+  }
+}
+
+TEST_F(ElasticLoop, TooFewEndWithACheckpoint) {
+  for (int first = 0; first < 30; ++first) {
+    SCOPED_TRACE(first);
+    Hub hub(1, {{0, first, false}, {1, first, true}});
+    const TemporaryFolder folder;
+    const Outcome outcome = run_ranks(hub, folder.path, 3, 1);
+    for (const int rank : outcome.alive) {
+      const Status& done = outcome.done[static_cast<std::size_t>(rank)];
+      if (done) continue;  // they had ended before
+      EXPECT_EQ(done.error().code, ErrorCode::kPeerLost) << done.error().message;
+      const bool none_done = done.error().message.ends_with("after step 0");
+      EXPECT_EQ(holds_checkpoint(folder.path / "checkpoint"), !none_done) << done.error().message;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace motley::train
