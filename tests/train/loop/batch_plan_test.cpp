@@ -91,7 +91,7 @@ TEST(WindowParts, AreHandedToThoseWhoAreLeft) {
       step.plan.shares.push_back(random() % 3 == 0 ? 0 : random() % 40);
       step.window.end += step.plan.shares.back();
     }
-    WindowParts parts = parts_of(step);
+    WindowParts parts = cut_window(step);
     while (left.size() > 1) {
       left.erase(left.begin() + static_cast<std::ptrdiff_t>(random() % left.size()));
       if (left.size() > 1 && random() % 2 == 0) left.pop_back();
@@ -120,7 +120,7 @@ TEST(WindowParts, AreHandedOverInProportionToShares) {
   Step step;
   step.window = {0, 100};
   step.plan.shares = {60, 20, 20};
-  WindowParts parts = parts_of(step);
+  WindowParts parts = cut_window(step);
   hand_over(parts, std::vector<int>{0, 1}, step.plan.shares);
   EXPECT_EQ(parts[0], (std::vector<data::Range>{{0, 60}, {80, 95}}));
   EXPECT_EQ(parts[1], (std::vector<data::Range>{{60, 80}, {95, 100}}));

@@ -24,7 +24,7 @@ data::BatchSplit equal_split(std::uint32_t window, std::span<const data::WorkerL
   return shares;
 }
 
-WindowParts parts_of(const Step& step) {
+WindowParts cut_window(const Step& step) {
   WindowParts parts;
   for (int rank = 0; rank < std::ssize(step.plan.shares); ++rank) {
     const data::Range range = data::rank_range(step.window, step.plan.shares, rank);

@@ -98,7 +98,7 @@ class BatchPlan {
 
 // Which positions of a window each rank computes: at first its share.
 using WindowParts = std::vector<std::vector<data::Range>>;
-WindowParts parts_of(const Step& step);
+WindowParts cut_window(const Step& step);
 // The parts of ranks that are not among those who are left, ascending, go to these, in proportion to their shares.
 void hand_over(WindowParts& parts, std::span<const int> left, std::span<const std::uint32_t> shares);
 

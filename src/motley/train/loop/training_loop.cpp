@@ -88,7 +88,7 @@ Status TrainingLoop::begin_step() {
   MOTLEY_ASSIGN(Step step, parts_.plan->next(progress_.step + 1));
   step.learning_rate = options_.learning_rate(step.number);
   step.synchronises = synchronises_in(step);
-  WindowParts parts = parts_.elastic != nullptr ? parts_of(step) : WindowParts();
+  WindowParts parts = parts_.elastic != nullptr ? cut_window(step) : WindowParts();
   if (step.number == changed_step_) {
     for (const std::vector<int>& ranks : epochs_) hand_over(parts, ranks, step.plan.shares);
   }
