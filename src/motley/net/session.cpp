@@ -362,7 +362,7 @@ Result<std::unique_ptr<Session>> Session::join(const SessionOptions& options, co
   SessionOptions joined = options;
   joined.publish = {};
   auto session = std::make_unique<WatchedSession>(std::move(joined), secret, std::move(gathering));
-  if (options.is_elastic) MOTLEY_TRY(session->meet_all(Deadline::after(options.join_seconds)));
+  if (options.is_elastic) MOTLEY_TRY(session->connect_all(Deadline::after(options.join_seconds)));
   return session;
 }
 

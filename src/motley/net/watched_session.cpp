@@ -47,18 +47,20 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
           std::move(gathering.data_listener), secret_, own_claim(options_, membership_, 0),
           [this](const Claim& peer) { return judge(peer); }, options_.encryption),
       suspicion_(rank_) {
+  control_connections_.open =
+      static_cast<int>(std::ranges::count_if(controls_, [](const auto& control) { return !!control; }));
   if (options_.is_elastic) {
     Epoch first{membership_.epoch, {}};
-    processes_.resize(membership_.members.size());
+    elastic_.processes.resize(membership_.members.size());
     for (int rank = 0; rank < membership_.size(); ++rank) {
       first.members.push_back(rank);
       const Member& member = membership_.members[static_cast<std::size_t>(rank)];
       if (member.process > 0 && member.process != ::getpid() &&
           member.host_id == membership_.members[static_cast<std::size_t>(rank_)].host_id) {
-        processes_[static_cast<std::size_t>(rank)] = open_process(member.process);
+        elastic_.processes[static_cast<std::size_t>(rank)] = open_process(member.process);
       }
     }
-    roster_.emplace(rank_, std::move(first), Roster::Options{.give_up_seconds = options_.join_seconds});
+    elastic_.roster.emplace(rank_, std::move(first), Roster::Options{.give_up_seconds = options_.join_seconds});
   }
   watcher_ = start_thread([this] { watch(); });
 }
@@ -66,7 +68,7 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
 WatchedSession::~WatchedSession() {
   {
     const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    requests_.stopping = true;
   }
   waits_.wake();
   watcher_.join();
@@ -76,25 +78,25 @@ void WatchedSession::abort(const Error& error) {
   AbortMessage report{rank_, error};
   if (report.error.rank < 0 || report.error.rank >= membership_.size()) report.error.rank = rank_;
   std::unique_lock lock(mutex_);
-  reports_.push_back(std::move(report));
-  idle_ = false;
+  requests_.reports.push_back(std::move(report));
+  requests_.are_sent = false;
   waits_.wake();
-  changed_.wait_for(lock, seconds(kAbortSeconds), [this] { return failed() && idle_; });
+  changed_.wait_for(lock, seconds(kAbortSeconds), [this] { return failed() && requests_.are_sent; });
 }
 
-Status WatchedSession::meet_all(const Deadline& deadline) {
+Status WatchedSession::connect_all(const Deadline& deadline) {
   for (int peer = 1; peer < rank_; ++peer) {
     MOTLEY_ASSIGN(auto control, connect_to(peer, kControlPurpose, deadline));
     const std::lock_guard lock(mutex_);
-    new_controls_.emplace_back(peer, std::move(control));
+    control_connections_.made.emplace_back(peer, std::move(control));
     waits_.wake();
   }
   std::unique_lock lock(mutex_);
-  while (controls_count_ < membership_.size() - 1) {
-    if (failed()) return fail(failure_);
+  while (control_connections_.open < membership_.size() - 1) {
+    if (failed()) return fail(failure_.error);
     if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "rank {}: {} of {} ranks were met within {:.3g} s", rank_, controls_count_,
-                  membership_.size() - 1, deadline.allowed());
+      return fail(ErrorCode::kTimeout, "rank {}: {} of {} ranks were met within {:.3g} s", rank_,
+                  control_connections_.open, membership_.size() - 1, deadline.allowed());
     }
     changed_.wait_for(lock, seconds(std::min(0.1, deadline.remaining())));
   }
@@ -104,30 +106,30 @@ Status WatchedSession::meet_all(const Deadline& deadline) {
 Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
   if (!options_.is_elastic) return Session::regroup(deadline);
   std::unique_lock lock(mutex_);
-  while (installed_.empty() || !is_agreed_) {
-    if (is_final_) return fail(failure_);
+  while (epochs_.installed.empty() || !epochs_.is_agreed) {
+    if (failure_.is_final) return fail(failure_.error);
     for (int rank = 0; rank < membership_.size(); ++rank) {
       if (!peers_.has_left(rank)) continue;
       return fail(Error{ErrorCode::kUnavailable, fmt::format("rank {} has left in order", rank), rank});
     }
     if (deadline.passed()) {
       return fail(ErrorCode::kTimeout, "those who are left have not agreed within {:.3g} s: {}", deadline.allowed(),
-                  failure_.message);
+                  failure_.error.message);
     }
     changed_.wait_for(lock, seconds(std::min(0.1, deadline.remaining())));
   }
-  if (is_final_) return fail(failure_);
-  epoch_ = installed_.back().number;
+  if (failure_.is_final) return fail(failure_.error);
+  epoch_ = epochs_.installed.back().number;
   std::erase_if(arrivals_, [this](const auto& arrival) { return std::get<0>(arrival.first) < epoch_; });
   failed_.store(false, std::memory_order_release);
-  return std::exchange(installed_, {});
+  return std::exchange(epochs_.installed, {});
 }
 
 void WatchedSession::leave() {
   std::unique_lock lock(mutex_);
-  leaving_ = true;
+  requests_.leaving = true;
   waits_.wake();
-  changed_.wait_for(lock, seconds(kLeaveSeconds), [this] { return failed() || alone_; });
+  changed_.wait_for(lock, seconds(kLeaveSeconds), [this] { return failed() || control_connections_.open == 0; });
 }
 
 bool WatchedSession::checksums_with(int peer) const {
@@ -175,7 +177,7 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint3
     std::unique_lock lock(mutex_);
     const auto key = std::tuple(epoch_.load(), peer, purpose);
     while (!arrivals_.contains(key)) {
-      if (failed()) return fail(failure_);
+      if (failed()) return fail(failure_.error);
       if (deadline.passed()) {
         lock.unlock();
         return timed_out("");
@@ -226,14 +228,14 @@ void WatchedSession::watch() {
     }
     waits_.end_at(next_beat_);
     waits_.end_at(suspicion_.settle_at());
-    if (roster_) waits_.end_at(roster_->next());
-    for (const Descriptor& process : processes_) {
+    if (elastic_.roster) waits_.end_at(elastic_.roster->next());
+    for (const Descriptor& process : elastic_.processes) {
       if (process.valid()) waits_.add(process.get(), POLLIN);
     }
     waits_.wait();
     take_requests();
     for (int rank = 0; rank < membership_.size(); ++rank) receive_from(rank);
-    if (roster_) watch_processes();
+    if (elastic_.roster) watch_processes();
     acceptor_.step([this](Acceptor::PendingConnection pending) { admit(std::move(pending)); });
     if (monotonic_seconds() >= next_beat_) {
       next_beat_ = monotonic_seconds() + beat_seconds_;
@@ -241,12 +243,13 @@ void WatchedSession::watch() {
     }
     if (const auto verdict = suspicion_.find_verdict(monotonic_seconds())) settle(*verdict);
     const std::lock_guard lock(mutex_);
-    idle_ = reports_.empty() &&
-            std::ranges::none_of(controls_, [](const auto& control) { return control && control->wants_to_write(); });
-    controls_count_ = static_cast<int>(std::ranges::count_if(controls_, [](const auto& control) { return !!control; }));
-    alone_ = controls_count_ == 0;
-    is_agreed_ = !roster_ || !roster_->has_lost();
-    running = !stopping_;
+    requests_.are_sent = requests_.reports.empty() && std::ranges::none_of(controls_, [](const auto& control) {
+                           return control && control->wants_to_write();
+                         });
+    control_connections_.open =
+        static_cast<int>(std::ranges::count_if(controls_, [](const auto& control) { return !!control; }));
+    epochs_.is_agreed = !elastic_.roster || !elastic_.roster->has_lost();
+    running = !requests_.stopping;
     changed_.notify_all();
   }
   finish();
@@ -257,13 +260,14 @@ void WatchedSession::take_requests() {
   bool leaving = false;
   {
     const std::lock_guard lock(mutex_);
-    reports = std::exchange(reports_, {});
-    leaving = leaving_;
-    for (auto& [rank, control] : new_controls_) controls_[static_cast<std::size_t>(rank)] = std::move(control);
-    new_controls_.clear();
+    reports = std::exchange(requests_.reports, {});
+    leaving = requests_.leaving;
+    for (auto& [rank, control] : control_connections_.made)
+      controls_[static_cast<std::size_t>(rank)] = std::move(control);
+    control_connections_.made.clear();
   }
   for (AbortMessage& report : reports) {
-    for (std::size_t rank = 0; rank < (roster_ ? controls_.size() : std::size_t{rank_ != 0}); ++rank) {
+    for (std::size_t rank = 0; rank < (elastic_.roster ? controls_.size() : std::size_t{rank_ != 0}); ++rank) {
       if (controls_[rank]) controls_[rank]->post_owned(kAbort, 0, encode_message(report));
     }
     consider(std::move(report), false);
@@ -311,7 +315,7 @@ void WatchedSession::handle(int rank, const Message& message) {
     case kAbort: {
       auto report = decode_message<AbortMessage>(message.payload, "abort");
       if (!report) return lose(rank, fmt::format("was cut off: {}", report.error().message));
-      if (rank == 0 || roster_) return settle(*report);
+      if (rank == 0 || elastic_.roster) return settle(*report);
       report->reporter = rank;
       return consider(std::move(*report), false);
     }
@@ -323,8 +327,8 @@ void WatchedSession::handle(int rank, const Message& message) {
     }
     case kRoster: {
       const auto word = decode_message<RosterMessage>(message.payload, "roster");
-      if (!word || !roster_) return lose(rank, "was cut off: it sent a malformed word about who is left");
-      return apply(roster_->receive(rank, *word, monotonic_seconds()));
+      if (!word || !elastic_.roster) return lose(rank, "was cut off: it sent a malformed word about who is left");
+      return apply(elastic_.roster->receive(rank, *word, monotonic_seconds()));
     }
     default:
       return lose(rank, fmt::format("was cut off: it sent a message of unknown type {:#x}", message.header.type));
@@ -336,23 +340,23 @@ void WatchedSession::lose(int rank, const std::string& how) {
   const bool left = (rank_ > rank && announced_leave_) || peers_.has_left(rank);
   if (left) return;
   const Error error{ErrorCode::kPeerLost, fmt::format("rank {} {}; last seen: {}", rank, how, last_seen(rank)), rank};
-  if (!roster_) return consider({rank_, error}, true);
-  kill_process(processes_[static_cast<std::size_t>(rank)]);
+  if (!elastic_.roster) return consider({rank_, error}, true);
+  kill_process(elastic_.processes[static_cast<std::size_t>(rank)]);
   break_off(error, false);
-  apply(roster_->lose(rank, monotonic_seconds()));
+  apply(elastic_.roster->lose(rank, monotonic_seconds()));
 }
 
 // Ends of processes on this host: news of a loss, or the proof that a lost rank does nothing any more.
 void WatchedSession::watch_processes() {
   for (int rank = 0; rank < membership_.size(); ++rank) {
-    Descriptor& process = processes_[static_cast<std::size_t>(rank)];
+    Descriptor& process = elastic_.processes[static_cast<std::size_t>(rank)];
     if (!process.valid() || (waits_.events(process.get()) & POLLIN) == 0) continue;
     process.close();
     receive_from(rank);  // its last words
     if (controls_[static_cast<std::size_t>(rank)]) lose(rank, "ended");
-    if (roster_->is_lost(rank)) apply(roster_->bury(rank, monotonic_seconds()));
+    if (elastic_.roster->is_lost(rank)) apply(elastic_.roster->bury(rank, monotonic_seconds()));
   }
-  if (monotonic_seconds() >= roster_->next()) apply(roster_->tick(monotonic_seconds()));
+  if (monotonic_seconds() >= elastic_.roster->next()) apply(elastic_.roster->tick(monotonic_seconds()));
 }
 
 void WatchedSession::apply(const Roster::Actions& actions) {
@@ -367,7 +371,7 @@ void WatchedSession::apply(const Roster::Actions& actions) {
     } else if (const auto* install = std::get_if<Roster::Install>(&action)) {
       {
         const std::lock_guard lock(mutex_);
-        installed_.push_back(install->epoch);
+        epochs_.installed.push_back(install->epoch);
       }
       break_off({ErrorCode::kPeerLost, "the ranks have changed", -1}, false);
       for (int rank = 0; rank < membership_.size(); ++rank) {
@@ -376,7 +380,7 @@ void WatchedSession::apply(const Roster::Actions& actions) {
         if (!control) continue;
         (void)control->progress();  // it is told
         control.reset();
-        kill_process(processes_[static_cast<std::size_t>(rank)]);
+        kill_process(elastic_.processes[static_cast<std::size_t>(rank)]);
       }
     } else {
       break_off({ErrorCode::kPeerLost, std::get<Roster::Stop>(action).reason, rank_}, true);
@@ -387,14 +391,14 @@ void WatchedSession::apply(const Roster::Actions& actions) {
 // The first failure stands until it is over, unless a final one comes.
 void WatchedSession::break_off(const Error& error, bool is_final) {
   const std::lock_guard lock(mutex_);
-  if (is_final_ || (failed() && !is_final)) return;
-  failure_ = error;
-  is_final_ = is_final;
+  if (failure_.is_final || (failed() && !is_final)) return;
+  failure_.error = error;
+  failure_.is_final = is_final;
   failed_.store(true, std::memory_order_release);
 }
 
 void WatchedSession::consider(AbortMessage report, bool seen_directly) {
-  if (failed() && !roster_) return;
+  if (failed() && !elastic_.roster) return;
   if (const auto verdict = suspicion_.consider(std::move(report), seen_directly, monotonic_seconds())) settle(*verdict);
 }
 
@@ -402,7 +406,7 @@ void WatchedSession::settle(const AbortMessage& verdict) {
   suspicion_.clear();
   {
     const std::lock_guard lock(mutex_);
-    if (is_final_) return;
+    if (failure_.is_final) return;
   }
   if (rank_ == 0) {
     for (auto& control : controls_) {
@@ -423,7 +427,7 @@ void WatchedSession::admit(Acceptor::PendingConnection pending) {
   auto connection =
       std::make_unique<Connection>(std::move(pending.channel), std::move(pending.claim.identity), checksums_with(peer));
   if (purpose == kControlPurpose) {
-    if (!roster_->is_lost(peer)) controls_[static_cast<std::size_t>(peer)] = std::move(connection);
+    if (!elastic_.roster->is_lost(peer)) controls_[static_cast<std::size_t>(peer)] = std::move(connection);
     return;
   }
   const std::lock_guard lock(mutex_);

@@ -51,7 +51,7 @@ class WatchedSession final : public Session {
   void leave() override;
 
   // The rest of an elastic session's start: a control connection to every rank. Once.
-  Status meet_all(const Deadline& deadline);
+  Status connect_all(const Deadline& deadline);
 
  private:
   // The watcher thread's.
@@ -73,7 +73,7 @@ class WatchedSession final : public Session {
   Result<std::unique_ptr<Connection>> connect_to(int peer, std::uint32_t purpose, const Deadline& deadline);
   Error failure() const {
     const std::lock_guard lock(mutex_);
-    return failure_;
+    return failure_.error;
   }
   bool checksums_with(int peer) const;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
@@ -90,17 +90,24 @@ class WatchedSession final : public Session {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Error failure_;                 // where failed_
-  bool is_final_ = false;         // the failure is
-  std::vector<Epoch> installed_;  // and not yet returned by regroup()
-  bool is_agreed_ = true;         // no rank is lost that is a member
-  std::vector<std::pair<int, std::unique_ptr<Connection>>> new_controls_;
-  int controls_count_ = 0;
-  std::vector<AbortMessage> reports_;  // of this rank, for the watcher
-  bool leaving_ = false;
-  bool stopping_ = false;
-  bool idle_ = true;    // nothing waits to be sent
-  bool alone_ = false;  // no control connection is left
+  struct {
+    Error error;            // where failed_
+    bool is_final = false;  // regroup() does not end it
+  } failure_;
+  struct {
+    std::vector<Epoch> installed;  // and not yet returned by regroup()
+    bool is_agreed = true;         // no rank is lost that is a member
+  } epochs_;
+  struct {
+    int open = 0;
+    std::vector<std::pair<int, std::unique_ptr<Connection>>> made;  // by connect_all(), for the watcher
+  } control_connections_;
+  struct {
+    std::vector<AbortMessage> reports;  // of this rank, for the watcher
+    bool leaving = false;
+    bool stopping = false;
+    bool are_sent = true;  // nothing waits to be sent
+  } requests_;
   // By epoch, rank and purpose.
   std::map<std::tuple<std::uint64_t, int, std::uint32_t>, std::unique_ptr<Connection>> arrivals_;
 
@@ -108,8 +115,10 @@ class WatchedSession final : public Session {
   std::vector<std::unique_ptr<Connection>> controls_;
   Acceptor acceptor_;
   Suspicion suspicion_;
-  std::optional<Roster> roster_;       // of an elastic session
-  std::vector<Descriptor> processes_;  // by rank, of this host's (pidfd)
+  struct {
+    std::optional<Roster> roster;
+    std::vector<Descriptor> processes;  // by rank, of this host's (pidfd)
+  } elastic_;
   double next_beat_ = 0;
   bool announced_leave_ = false;
 

@@ -44,10 +44,10 @@ RankWorker::RankWorker(const Job& job, const RunDirectory& run, const Role& role
       run_(run),
       role_(role),
       cluster_(std::move(cluster)),
-      minimum_(role.launcher == "motley" ? job.execution.elastic_range().min : 0),
       sync_options_(make_server_options(job)),
       emulation_(list_names(cluster_), available_cores(), !is_synthetic(job)) {
   if (plan) layout_.emplace(std::move(*plan));
+  if (role.launcher == "motley") elastic_.minimum = job.execution.elastic_range().min;
 }
 
 Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
@@ -103,7 +103,7 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   if (is_elastic()) {
     auto group = std::make_unique<collective::PresentGroup>(role_.size);
     group->use(std::move(group_), all_ranks(role_.size));
-    present_group_ = group.get();
+    elastic_.group = group.get();
     group_ = std::move(group);
   }
   return {};
@@ -113,9 +113,10 @@ Result<std::vector<std::vector<int>>> RankWorker::regroup() {
   const Deadline deadline = Deadline::after(job_.deadline.join);
   MOTLEY_ASSIGN(const std::vector<net::Epoch> epochs, session_->regroup(deadline));
   const net::Epoch& last = epochs.back();
-  left_.push_back(net::make_partial_session(*session_, last.members, static_cast<std::uint16_t>(last.number)));
-  MOTLEY_ASSIGN(auto group, collective::make_group(*left_.back()));
-  present_group_->use(std::move(group), last.members);
+  elastic_.epochs.push_back(
+      net::make_partial_session(*session_, last.members, static_cast<std::uint16_t>(last.number)));
+  MOTLEY_ASSIGN(auto group, collective::make_group(*elastic_.epochs.back()));
+  elastic_.group->use(std::move(group), last.members);
   context_->present = last.members;
   std::vector<std::vector<int>> ranks;
   for (const net::Epoch& epoch : epochs) ranks.push_back(epoch.members);
@@ -123,7 +124,7 @@ Result<std::vector<std::vector<int>>> RankWorker::regroup() {
 }
 
 Status RankWorker::synchronise() {
-  return replica_->sync->go_on(*left_.back(), chosen_sync_, Deadline::after(job_.deadline.join));
+  return replica_->sync->go_on(*elastic_.epochs.back(), elastic_.sync, Deadline::after(job_.deadline.join));
 }
 
 // The rank that wrote them may have been lost between a step and its line.

@@ -56,11 +56,11 @@ class RankWorker final : public PlanFollower, public ElasticRanks {
   Result<std::vector<std::vector<int>>> regroup() override;
   Status synchronise() override;
   Status take_over(std::int64_t step) override;
-  int minimum() const override { return minimum_; }
+  int minimum() const override { return elastic_.minimum; }
 
  private:
   bool writes() const { return context_ ? context_->writes() : role_.rank == 0; }
-  bool is_elastic() const { return minimum_ > 0; }
+  bool is_elastic() const { return elastic_.minimum > 0; }
   net::Session& peers() const { return replica_->stage_session ? *replica_->stage_session : *session_; }
   collective::Group& peer_group() const { return replica_->stage_group ? *replica_->stage_group : *group_; }
   const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
@@ -96,17 +96,19 @@ class RankWorker final : public PlanFollower, public ElasticRanks {
   const RunDirectory& run_;
   const Role& role_;
   const cluster::Cluster cluster_;
-  const int minimum_;                     // ranks that the run goes on with; 0: it is not elastic
   const ps::ServerOptions sync_options_;  // without the servers' addresses
 
   std::optional<net::Secret> secret_;
   std::unique_ptr<ps::Service> service_;  // beside this worker
   std::unique_ptr<net::Session> session_;
-  // Of an elastic run: the ranks that were left after each loss, whose connections what is destroyed before uses.
-  std::vector<std::unique_ptr<net::Session>> left_;
+  // Of a run that goes on where ranks are lost.
+  struct {
+    int minimum = 0;                                    // ranks that it goes on with; 0: it does not
+    std::vector<std::unique_ptr<net::Session>> epochs;  // the ranks that were left; what follows uses the last one
+    collective::PresentGroup* group = nullptr;          // group_
+    ps::ServerOptions sync;                             // how gradients are synchronised
+  } elastic_;
   std::unique_ptr<collective::Group> group_;
-  collective::PresentGroup* present_group_ = nullptr;  // the same, of an elastic run
-  ps::ServerOptions chosen_sync_;                      // how gradients are synchronised
   struct {
     std::unique_ptr<data::Dataset> train;
     std::unique_ptr<data::Dataset> test;  // null where there is none

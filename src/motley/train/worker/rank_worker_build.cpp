@@ -145,7 +145,7 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
   MOTLEY_ASSIGN(parts.method, train::make_reducer(replica_->alone ? *replica_->alone : peers(), options));
-  chosen_sync_ = options;
+  elastic_.sync = options;
   if (is_elastic()) {
     auto kept = std::make_unique<collective::KeptGradients>(std::move(parts.method.reducer));
     parts.kept = kept.get();
