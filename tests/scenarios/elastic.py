@@ -68,6 +68,28 @@ class Elastic(Scenario):
                 self.assertEqual(process.returncode, 0, output)
                 self.assert_as_one_worker(run)
 
+    def test_ranks_that_are_started_by_hand_go_on_each_in_its_own_folder(self):
+        self.train("one", *self.double, "--workers", 1)
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1:29561\n127.0.0.1\n127.0.0.1\n")
+        secret = self.folder / "secret"
+        secret.write_text("0123456789abcdef0123456789abcdef")
+        secret.chmod(0o600)
+        cluster = self.cluster([0.002] * 3)
+        ranks = [self.start(f"own-{rank}", *self.double, "--cluster", cluster, "--elastic", "2:3", "--hosts", hosts,
+                            "--secret-file", secret, "--rank", rank) for rank in range(3)]
+        self.wait_for_step("own-0", 5)
+        ranks[0].kill()
+        for rank in ranks[1:]:
+            output = rank.communicate(timeout=120)[0]
+            self.assertEqual(rank.returncode, 0, output)
+        self.assertLess(relative_difference(self.weights("one"), self.weights("own-1")), 1e-9)
+        self.assertEqual(self.not_used_once("own-1"), 0)
+        # The second rank's lines begin where the first one's end, or with the last step that both have done.
+        before, after = self.losses("own-0"), self.losses("own-1")
+        self.assertEqual(set(before) | set(after), set(range(1, 21)))
+        self.assertEqual(sorted(after), list(range(min(after), 21)))
+
     def test_too_few_end_with_a_checkpoint_from_which_it_goes_on(self):
         self.train("one", *self.double, "--workers", 1)
         output = self.lose("run", "--elastic", "3:4", victims=[0, 1], expect=1)

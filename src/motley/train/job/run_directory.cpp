@@ -139,6 +139,7 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
 }
 
 Result<std::int64_t> RunDirectory::last_measured_step() const {
+  if (!fs::exists(metrics_file())) return 0;
   MOTLEY_ASSIGN(const std::string text, read_file(metrics_file()));
   std::int64_t last = 0;
   std::istringstream lines(text);

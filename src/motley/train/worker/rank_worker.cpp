@@ -47,7 +47,8 @@ RankWorker::RankWorker(const Job& job, const RunDirectory& run, const Role& role
       sync_options_(make_server_options(job)),
       emulation_(list_names(cluster_), available_cores(), !is_synthetic(job)) {
   if (plan) layout_.emplace(std::move(*plan));
-  if (role.launcher == "motley") elastic_.minimum = job.execution.elastic_range().min;
+  // Other launchers end a job themselves where a process dies.
+  if (role.launcher == "motley" || role.launcher == "hosts") elastic_.minimum = job.execution.elastic_range().min;
 }
 
 Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
@@ -129,8 +130,12 @@ Status RankWorker::synchronise() {
 
 // The rank that wrote them may have been lost between a step and its line.
 Status RankWorker::take_over(std::int64_t step) {
+  std::error_code ignored;  // opening says what is wrong
+  std::filesystem::create_directories(run_.folder(), ignored);
   MOTLEY_TRY(run_.roll_back_metrics(step));
   MOTLEY_ASSIGN(const std::int64_t measured, run_.last_measured_step());
+  // Between hosts the folder may be this one's alone.
+  if (!std::filesystem::exists(run_.job_file())) MOTLEY_TRY(write_facts());
   MOTLEY_TRY(reporter_->open(run_.folder()));
   return measured < step ? reporter_->repeat(step) : Status();
 }
@@ -253,9 +258,15 @@ Status RankWorker::open_outputs() {
   if (!writes()) {
     return {};
   }
-  MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
   MOTLEY_TRY(run_.roll_back_metrics(progress_.step));
   MOTLEY_TRY(reporter_->open(run_.folder()));
+  MOTLEY_TRY(write_facts());
+  return describe_run();
+}
+
+// What the run's folder says of it from the start.
+Status RankWorker::write_facts() const {
+  MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
   RunFacts facts{replica_->sync->name(), data_.train->size()};
   if (layout_) {
     std::vector<std::string> by_stage;
@@ -265,8 +276,7 @@ Status RankWorker::open_outputs() {
     facts.gradient_sync = fmt::format("{} by stage", fmt::join(by_stage, ", "));
     facts.plan = &layout_->plan();
   }
-  MOTLEY_TRY(write_run_file(run_, job_, cluster_, facts));
-  return describe_run();
+  return write_run_file(run_, job_, cluster_, facts);
 }
 
 // In the log, and as events what matters for its results.
@@ -415,6 +425,8 @@ Status RankWorker::report_lateness() {
 Status RankWorker::finish() {
   const std::filesystem::path logs = run_.folder() / "logs";
   if (job_.timeline.steps > 0) {
+    std::error_code ignored;  // writing says what is wrong; between hosts the folder may be this one's alone
+    std::filesystem::create_directories(logs, ignored);
     MOTLEY_TRY(timeline_->write_part(logs));
   }
   const Status met = group_->barrier(context_->step_deadline());

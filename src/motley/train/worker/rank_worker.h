@@ -85,6 +85,7 @@ class RankWorker final : public PlanFollower, public ElasticRanks {
   Status restore(Checkpoint start, bool resume);
   Status explain(Status loaded, bool resume) const;
   Status open_outputs();
+  Status write_facts() const;
   Status describe_run();
   Status watch_speeds();
   void connect_loop();
