@@ -100,7 +100,7 @@ Status TrainingLoop::begin_step() {
 
 // Until this rank's gradient is complete, and its synchronisation has started.
 Status TrainingLoop::compute() {
-  UnderWay& own = *under_way_;
+  StepUnderWay& own = *under_way_;
   GradientSync& sync = *parts_.sync;
   const auto rank = static_cast<std::size_t>(context_.rank);
   StepRunner& runner = own.step.plan.pulls() ? *parts_.work_queue : *parts_.runner;
@@ -139,7 +139,7 @@ Status TrainingLoop::compute() {
 
 // Until this rank has the reduced gradients, and with them what it tells the others.
 Status TrainingLoop::reduce() {
-  UnderWay& own = *under_way_;
+  StepUnderWay& own = *under_way_;
   if (own.is_reduced) return {};
   GradientSync& sync = *parts_.sync;
   const StepRunner& runner = own.step.plan.pulls() ? *parts_.work_queue : *parts_.runner;

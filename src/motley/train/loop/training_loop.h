@@ -40,6 +40,19 @@ struct LoopParts {
   ElasticRanks* elastic = nullptr;  // null: the loss of a rank ends the run
 };
 
+// A step that is begun and not committed.
+struct StepUnderWay {
+  Step step;
+  Report report;  // this rank's
+  double cpu_before = 0;
+  std::uint64_t sent_before = 0;
+  WindowParts parts;         // of the window: who computes what
+  std::size_t computed = 0;  // of this rank's parts
+  bool is_computed = false;
+  bool is_started = false;  // the synchronisation of all buckets
+  bool is_reduced = false;
+};
+
 class TrainingLoop {
  public:
   // All that is referred to must outlive this object.
@@ -52,18 +65,6 @@ class TrainingLoop {
   Status run();
 
  private:
-  // A step that is begun and not committed.
-  struct UnderWay {
-    Step step;
-    Report report;  // this rank's
-    double cpu_before = 0;
-    std::uint64_t sent_before = 0;
-    WindowParts parts;         // of the window: who computes what
-    std::size_t computed = 0;  // of this rank's parts
-    bool is_computed = false;
-    bool is_started = false;  // the synchronisation of all buckets
-    bool is_reduced = false;
-  };
   // What all do together after a step, in this order.
   enum Duty : unsigned { kEvaluate = 1, kSave = 2, kMove = 4, kAudit = 8, kPart = 16 };
   static constexpr unsigned kShared = kEvaluate | kSave | kMove;  // for which all have to meet
@@ -95,7 +96,7 @@ class TrainingLoop {
   const LoopParts& parts_;
   RunProgress& progress_;
   std::vector<FinishedStep> unreported_;  // since all ranks met
-  std::optional<UnderWay> under_way_;
+  std::optional<StepUnderWay> under_way_;
   unsigned duties_ = 0;
   bool stop_ = false;
   bool has_ended_ = false;  // all steps are done, and what is left are duties
