@@ -77,8 +77,11 @@ Result<data::Batch> SampleReader::read(const Step& step, std::span<const std::ui
     loader_.request(samples, parts_);
   }
   MOTLEY_ASSIGN(data::Batch batch, loader_.take(context_.step_deadline()));
-  if (counts_) audit_.record(batch.samples);
-  report.samples_hash = hash_samples(report.samples_hash, batch.samples);
+  if (audit_.records_all()) {  // later, what all ranks say that they have used
+    report.samples_hash = hash_samples(report.samples_hash, batch.samples);
+  } else if (counts_) {
+    audit_.record(batch.samples);
+  }
   const double end = monotonic_seconds();
   if (options_.remote) {
     report.waited += end - begin;

@@ -55,7 +55,7 @@ class SampleReader {
   // All that is referred to must outlive this object.
   SampleReader(const RankContext& context, const data::Dataset& dataset, SampleAudit& audit, Options options);
 
-  // From now on this much of each sample, and whether reading it counts it as used here: of the ranks that read a
+  // From now on this much of each sample, and whether it counts as used here: of the ranks that read a
   // sample one counts it. Forgets what was read ahead.
   void start(data::Parts parts, bool counts);
 

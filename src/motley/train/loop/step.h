@@ -61,7 +61,7 @@ struct Report {
   // weights where servers take the optimizer's step, once all ranks' are reduced; 0: none.
   double own_not_finite = 0;
   double reduced_not_finite = 0;
-  double samples_hash = 0;  // of the samples that were loaded (hash_samples)
+  double samples_hash = 0;  // of the samples that were loaded (hash_samples), where all ranks record all
 };
 
 // Adds samples to a hash of samples, in which their order does not matter.

@@ -39,7 +39,7 @@ Status RankWorker::build() {
   }
   session_->set_phase(0, "building the network");
   reader_->start(layout_ ? data::Parts{layout_->is_first(role_.rank), layout_->is_last(role_.rank)} : data::Parts(),
-                 (!layout_ || layout_->is_first(role_.rank)) && !is_elastic());
+                 !layout_ || layout_->is_first(role_.rank));
   MOTLEY_ASSIGN(auto tied, build_network());
   MOTLEY_TRY(build_sync(std::move(tied)));
   MOTLEY_ASSIGN(auto emulation, emulate_stage());
