@@ -17,9 +17,11 @@ namespace {
 // One epoch number has one list of members wherever it is installed.
 class Group {
  public:
-  Group(int size, std::uint32_t seed, bool deaths_are_proved) : random_(seed), deaths_are_proved_(deaths_are_proved) {
+  // The last `newcomers` ranks are no members yet.
+  Group(int size, std::uint32_t seed, bool deaths_are_proved, int newcomers = 0)
+      : random_(seed), deaths_are_proved_(deaths_are_proved) {
     Epoch first{1, {}};
-    for (int rank = 0; rank < size; ++rank) first.members.push_back(rank);
+    for (int rank = 0; rank < size - newcomers; ++rank) first.members.push_back(rank);
     for (int rank = 0; rank < size; ++rank) {
       ranks_.emplace_back(Roster(rank, first, {.gather_seconds = 0.01, .retry_seconds = 0.1, .give_up_seconds = 20}));
     }
@@ -29,10 +31,14 @@ class Group {
     if (!is_up(rank)) return;
     crashed_.insert(rank);
     for (int other = 0; other < size(); ++other) {
-      if (other == rank) continue;
-      at(uniform(0, 0.05), [this, other, rank] { apply(other, ranks_[other].lose(rank, now_)); });
-      if (deaths_are_proved_)
-        at(uniform(0, 0.08), [this, other, rank] { apply(other, ranks_[other].bury(rank, now_)); });
+      if (other != rank) at(uniform(0, 0.05), [this, other, rank] { lose(other, rank); });
+    }
+  }
+  void lose(int rank, int lost) {
+    if (!ranks_[rank].is_member(lost)) return ranks_[rank].forget(lost);
+    apply(rank, ranks_[rank].lose(lost, now_));
+    if (deaths_are_proved_) {
+      at(uniform(0, 0.03), [this, rank, lost] { apply(rank, ranks_[rank].bury(lost, now_)); });
     }
   }
   // Two members lose each other; what is on its way arrives or does not.
@@ -40,6 +46,18 @@ class Group {
     cut_.insert(std::minmax(one, other));
     at(uniform(0, 0.05), [this, one, other] { apply(one, ranks_[one].lose(other, now_)); });
     at(uniform(0, 0.05), [this, one, other] { apply(other, ranks_[other].lose(one, now_)); });
+  }
+
+  // A newcomer says to all that it is ready.
+  void join(int newcomer) {
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == newcomer) continue;
+      at(uniform(0, 0.05), [this, rank, newcomer] {
+        if (is_up(rank) && is_up(newcomer) && ranks_[rank].is_member(rank)) {
+          apply(rank, ranks_[rank].admit(newcomer, now_));
+        }
+      });
+    }
   }
 
   void run(double until) {
@@ -112,9 +130,19 @@ class Group {
       if (members == epoch.members || !matters) continue;
       violation_ = "epoch " + std::to_string(epoch.number) + " has two lists of members";
     }
+    if (!std::ranges::binary_search(epoch.members, rank)) {
+      if (last_.contains(rank)) violation_ = "a member installed an epoch without itself";
+      return;
+    }
     installed_[epoch.number][epoch.members].insert(rank);
-    if (epoch.number != ++last_[rank] + 1) violation_ = "rank " + std::to_string(rank) + " left out an epoch";
-    if (!std::ranges::binary_search(epoch.members, rank)) violation_ = "a rank installed an epoch without itself";
+    const auto [last, is_first] = last_.emplace(rank, epoch.number);
+    if (!is_first && epoch.number != ++last->second) {
+      violation_ = "rank " + std::to_string(rank) + " left out an epoch";
+    }
+    // A newcomer that one member takes in and another one has lost is lost.
+    for (const int other : epoch.members) {
+      if (crashed_.contains(other)) at(uniform(0, 0.05), [this, rank, other] { lose(rank, other); });
+    }
   }
 
   std::mt19937 random_;
@@ -213,6 +241,43 @@ TEST(Roster, NoEpochHasTwoListsOfMembers) {
         const int other = group.pick(group.size());
         // A death is proved on one host only, where no connection is cut between processes that live.
         one == other || seed % 2 == 0 ? group.crash(one) : group.cut(one, other);
+      });
+    }
+    group.run(40);
+    ASSERT_EQ(group.violation(), "") << "seed " << seed;
+  }
+}
+
+// Newcomers get in, whoever of the members is lost meanwhile, and are lost like all others.
+TEST(Roster, NewcomersGetIn) {
+  for (std::uint32_t seed = 1; seed <= 3000; ++seed) {
+    Group group(3 + static_cast<int>(seed % 5), seed, true, 1 + static_cast<int>(seed % 2));
+    const int members = group.size() - 1 - static_cast<int>(seed % 2);
+    for (int rank = members; rank < group.size(); ++rank) {
+      group.at(group.uniform(0, 0.3), [&group, rank] { group.join(rank); });
+    }
+    const int lost = group.pick(members);  // one member is left at least
+    for (int i = 0; i < lost; ++i) {
+      group.at(group.uniform(0, 0.5), [&group, members] { group.crash(group.pick(members)); });
+    }
+    if (seed % 3 == 0) group.at(group.uniform(0, 0.6), [&group] { group.crash(group.size() - 1); });
+    group.run(30);
+    ASSERT_EQ(group.violation(), "") << "seed " << seed;
+    expect_one_epoch(group, seed);
+  }
+}
+
+// Without proofs of death: whatever is cut, no epoch is two.
+TEST(Roster, NoEpochHasTwoListsOfMembersWithNewcomers) {
+  for (std::uint32_t seed = 1; seed <= 3000; ++seed) {
+    Group group(4 + static_cast<int>(seed % 4), seed, false, 2);
+    for (int rank = group.size() - 2; rank < group.size(); ++rank) {
+      group.at(group.uniform(0, 0.5), [&group, rank] { group.join(rank); });
+    }
+    for (int i = group.pick(5); i > 0; --i) {
+      group.at(group.uniform(0, 1), [&group] {
+        const int one = group.pick(group.size()), other = group.pick(group.size());
+        one == other ? group.crash(one) : group.cut(one, other);
       });
     }
     group.run(40);

@@ -400,24 +400,34 @@ TEST(Session, AStoppedProcessIsNamedAfterItsSilence) {
   }
 }
 
-std::vector<Joined> join_elastic(int size) {
-  const auto port = free_port();
-  std::vector<SessionOptions> all;
-  for (int rank = 0; rank < size; ++rank) {
-    all.push_back(options_for(rank, size, port));
-    all.back().is_elastic = true;
-    all.back().silence_seconds = 5;
+struct ElasticJob {
+  Secret secret = Secret::generate();
+  SessionOptions options;
+  std::vector<Joined> sessions;
+  explicit ElasticJob(int size) {
+    const auto port = free_port();
+    std::vector<SessionOptions> all;
+    for (int rank = 0; rank < size; ++rank) {
+      options = options_for(rank, size, port);
+      options.is_elastic = true;
+      options.silence_seconds = 5;
+      all.push_back(options);
+    }
+    sessions = join_all(std::move(all), secret);
   }
-  return join_all(std::move(all), Secret::generate());
-}
+  Session& operator[](int rank) { return **sessions[static_cast<std::size_t>(rank)]; }
+};
 
 // Those who are left agree, and what they open from then on is of the new epoch.
-void expect_to_go_on(std::vector<Joined>& sessions, const std::vector<int>& left, std::uint64_t epoch) {
+void expect_to_go_on(std::vector<Joined>& sessions, const std::vector<int>& left, std::uint64_t epoch,
+                     int newcomer = -1) {
   std::vector<std::thread> threads;
   for (const int rank : left) {
     threads.emplace_back([&, rank] {
       Session& session = **sessions[static_cast<std::size_t>(rank)];
-      EXPECT_EQ(await_failure_of_session(session).code, ErrorCode::kPeerLost);
+      if (rank != newcomer) {
+        EXPECT_EQ(await_failure_of_session(session).code, ErrorCode::kPeerLost);
+      }
       const auto epochs = session.regroup(Deadline::after(20));
       ASSERT_TRUE(epochs) << epochs.error().message;
       EXPECT_EQ(epochs->back(), (Epoch{epoch, left}));
@@ -438,7 +448,8 @@ void expect_to_go_on(std::vector<Joined>& sessions, const std::vector<int>& left
 }
 
 TEST(ElasticSession, GoesOnWithThoseWhoAreLeft) {
-  auto sessions = join_elastic(5);
+  ElasticJob job(5);
+  auto& sessions = job.sessions;
   for (const auto& session : sessions) ASSERT_TRUE(session) << session.error().message;
   sessions[0]->reset();
   expect_to_go_on(sessions, {1, 2, 3, 4}, 2);
@@ -447,7 +458,8 @@ TEST(ElasticSession, GoesOnWithThoseWhoAreLeft) {
 }
 
 TEST(ElasticSession, ARanksOwnErrorEndsItForAll) {
-  auto sessions = join_elastic(3);
+  ElasticJob job(3);
+  auto& sessions = job.sessions;
   for (const auto& session : sessions) ASSERT_TRUE(session) << session.error().message;
   (*sessions[1])->abort({ErrorCode::kDiverged, "the loss is nan", 1});
   for (auto& session : sessions) {
@@ -459,7 +471,8 @@ TEST(ElasticSession, ARanksOwnErrorEndsItForAll) {
 }
 
 TEST(ElasticSession, WhereOneHasLeftInOrderNobodyAgrees) {
-  auto sessions = join_elastic(3);
+  ElasticJob job(3);
+  auto& sessions = job.sessions;
   for (const auto& session : sessions) ASSERT_TRUE(session) << session.error().message;
   std::thread leaver([&] { (*sessions[2])->leave(); });
   sessions[0]->reset();
@@ -468,6 +481,84 @@ TEST(ElasticSession, WhereOneHasLeftInOrderNobodyAgrees) {
   EXPECT_EQ(epochs.error().code, ErrorCode::kUnavailable) << epochs.error().message;
   sessions[1]->reset();
   leaver.join();
+}
+
+// Joins at a member that listens, and is to be taken in by regroup().
+Joined join_running(const Session& member, int rank, const SessionOptions& options, const Secret& secret) {
+  SessionOptions own = options;
+  own.rank = rank;
+  own.is_newcomer = true;
+  const Member& listens = member.membership().members[static_cast<std::size_t>(member.membership().rank)];
+  own.rendezvous = {listens.address, listens.port};
+  return Session::join(own, secret);
+}
+
+TEST(ElasticSession, ANewcomerTakesThePlaceOfALostRank) {
+  ElasticJob job(4);
+  for (const auto& session : job.sessions) ASSERT_TRUE(session) << session.error().message;
+  std::uint64_t epoch = 1;
+  for (const int rank : {0, 2, 3}) {
+    job.sessions[static_cast<std::size_t>(rank)]->reset();
+    std::vector<int> left;
+    for (int other = 0; other < 4; ++other) {
+      if (other != rank) left.push_back(other);
+    }
+    expect_to_go_on(job.sessions, left, ++epoch);
+    Session& member = job[left.back()];
+    auto newcomer = join_running(member, rank, job.options, job.secret);
+    ASSERT_TRUE(newcomer) << newcomer.error().message;
+    // It is nobody yet.
+    EXPECT_TRUE(member.health());
+    job.sessions[static_cast<std::size_t>(rank)] = std::move(newcomer);
+    expect_to_go_on(job.sessions, {0, 1, 2, 3}, ++epoch, rank);
+  }
+}
+
+TEST(ElasticSession, ANewcomerThatGoesAgainCostsNobodyAnything) {
+  ElasticJob job(3);
+  for (const auto& session : job.sessions) ASSERT_TRUE(session) << session.error().message;
+  job.sessions[1]->reset();
+  expect_to_go_on(job.sessions, {0, 2}, 2);
+  for (int i = 0; i < 3; ++i) {
+    auto newcomer = join_running(job[0], 1, job.options, job.secret);
+    ASSERT_TRUE(newcomer) << newcomer.error().message;
+    if (i == 1) (*newcomer)->abort({ErrorCode::kIo, "no data here", 1});
+    newcomer->reset();
+  }
+  EXPECT_TRUE(job[0].health());
+  EXPECT_TRUE(job[2].health());
+}
+
+TEST(ElasticSession, NobodyTakesAPlaceThatIsTakenNorOneOfAnotherJob) {
+  ElasticJob job(3);
+  for (const auto& session : job.sessions) ASSERT_TRUE(session) << session.error().message;
+  auto twin = join_running(job[0], 2, job.options, job.secret);
+  ASSERT_TRUE(twin) << twin.error().message;
+  const auto refused = (*twin)->regroup(Deadline::after(0.5));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("there is a rank 2 already"), std::string::npos) << refused.error().message;
+  SessionOptions other = job.options;
+  other.fingerprint = "another";
+  other.join_seconds = 5;
+  const auto stranger = join_running(job[0], 2, other, job.secret);
+  ASSERT_FALSE(stranger);
+  EXPECT_NE(stranger.error().message.find("another"), std::string::npos) << stranger.error().message;
+  EXPECT_FALSE(join_running(job[0], 2, job.options, Secret::generate()));
+  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(job[rank].health());
+}
+
+TEST(ElasticSession, ANewcomerAtTheEndFindsNobody) {
+  ElasticJob job(2);
+  for (const auto& session : job.sessions) ASSERT_TRUE(session) << session.error().message;
+  job.sessions[1]->reset();
+  ASSERT_TRUE(await_failure_of_session(job[0]).code == ErrorCode::kPeerLost);
+  auto newcomer = join_running(job[0], 1, job.options, job.secret);
+  ASSERT_TRUE(newcomer) << newcomer.error().message;
+  job[0].leave();
+  job.sessions[0]->reset();
+  const auto epochs = (*newcomer)->regroup(Deadline::after(20));
+  ASSERT_FALSE(epochs);
+  EXPECT_EQ(epochs.error().code, ErrorCode::kUnavailable) << epochs.error().message;
 }
 
 TEST(ElasticSession, OthersCannotRegroup) {

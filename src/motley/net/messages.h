@@ -18,13 +18,15 @@ namespace motley::net {
 
 // Frame types of control connections.
 enum ControlType : std::uint16_t {
-  kJoin = 0xff01,        // a rank to rank 0: here I am
+  kJoin = 0xff01,        // a rank to rank 0, or a newcomer to a member: here I am; empty back to a newcomer
   kWaiting = 0xff02,     // rank 0 to those who joined: these ranks are still missing
   kMembership = 0xff03,  // rank 0 to all: the job starts
   kHeartbeat = 0xff04,   // both ways, each second: what ranks were last doing
   kAbort = 0xff05,       // a rank to rank 0: I give up; rank 0 to all: the job has failed
   kLeave = 0xff06,       // both ways, empty: I leave in order
-  kRoster = 0xff07,      // among all, in an elastic session: who is left
+  kRoster = 0xff07,      // among all, in an elastic session: who is there
+  kRunning = 0xff08,     // a member to who asks: the job that runs
+  kReady = 0xff09,       // a newcomer to the members: the ranks that it is connected to
 };
 
 inline constexpr std::size_t kMaxRanks = 4096;  // what a membership may hold; messages with more are refused
@@ -33,6 +35,11 @@ inline constexpr NumberIs kRank = NumberIs::between(0, kMaxRanks - 1);
 struct JoinMessage {
   int size = 0;   // ranks that the sender was started for
   Member member;  // its address may be empty: as rank 0 sees it
+};
+
+struct RunningJob {
+  Membership membership;     // of the member that was asked; places of ranks that never were have no address
+  std::vector<int> present;  // ascending
 };
 
 enum class RankState : std::uint8_t { kPresent = 0, kLeft = 1 };
@@ -70,6 +77,12 @@ void fields(Archive& archive, Membership& membership) {
   archive.required("epoch", membership.epoch);
   archive.required("rank", membership.rank);
   archive.required("members", membership.members);
+}
+
+template <class Archive>
+void fields(Archive& archive, RunningJob& job) {
+  archive.required("membership", job.membership);
+  archive.required("present", job.present, kRank);
 }
 
 template <class Archive>
@@ -114,6 +127,16 @@ inline Result<Membership> decode_membership(std::span<const std::byte> bytes) {
                 membership.size());
   }
   return membership;
+}
+
+inline Result<RunningJob> decode_running_job(std::span<const std::byte> bytes) {
+  MOTLEY_ASSIGN(RunningJob job, decode_message<RunningJob>(bytes, "running job"));
+  const int size = job.membership.size();
+  const auto is_place = [size](int rank) { return rank < size; };
+  if (job.present.empty() || !std::ranges::is_sorted(job.present) || !std::ranges::all_of(job.present, is_place)) {
+    return fail(ErrorCode::kCorrupt, "a malformed message about a running job of {} ranks", size);
+  }
+  return job;
 }
 
 }  // namespace motley::net

@@ -45,6 +45,11 @@ class PeerStatus {
     const std::lock_guard lock(mutex_);
     peers_[static_cast<std::size_t>(rank)].state = RankState::kLeft;
   }
+  // Another process has the rank now.
+  void reset(int rank) {
+    const std::lock_guard lock(mutex_);
+    peers_[static_cast<std::size_t>(rank)] = Peer{.at = monotonic_seconds()};
+  }
   // What this rank says: of itself, and rank 0 of all.
   std::vector<Heartbeat> list_heartbeats() const;
 

@@ -27,11 +27,17 @@ bool Roster::has_majority(const std::set<int>& ranks) const {
 
 Roster::Actions Roster::lose(int rank, double now) {
   if (stopped_ || !is_member(rank) || rank == self_ || !lost_.insert(rank).second) return {};
+  Actions actions;
+  if (!is_member(self_)) {  // who is none decides nothing
+    if (!reachable().empty()) return actions;
+    stopped_ = true;
+    actions.push_back(Stop{"none of those whom this rank was to join can be reached"});
+    return actions;
+  }
   if (give_up_at_ == kNever) give_up_at_ = now + options_.give_up_seconds;
   // What is under way may count on it: it begins anew, without it.
   phase_ = Phase::kIdle;
   next_ = kNever;
-  Actions actions;
   act_on_loss(now, options_.gather_seconds, actions);
   return actions;
 }
@@ -54,6 +60,12 @@ Roster::Actions Roster::bury(int rank, double now) {
   return actions;
 }
 
+Roster::Actions Roster::admit(int rank, double now) {
+  if (stopped_ || is_member(rank) || rank == self_ || !candidates_.insert(rank).second) return {};
+  if (phase_ == Phase::kIdle && lost_.empty()) expect_round(now);
+  return tick(now);
+}
+
 Roster::Actions Roster::tick(double now) {
   Actions actions;
   if (stopped_) return actions;
@@ -66,7 +78,7 @@ Roster::Actions Roster::tick(double now) {
   }
   if (now < next_) return actions;
   next_ = kNever;
-  if (!lost_.empty() && leads()) {
+  if ((!lost_.empty() || !candidates_.empty()) && leads()) {
     start_round(now, actions);
   } else if (!lost_.empty()) {
     act_on_loss(now, 0, actions);
@@ -76,8 +88,10 @@ Roster::Actions Roster::tick(double now) {
 
 void Roster::start_round(double now, Actions& actions) {
   expect_round(now + patience());
-  const std::vector<int> members = reachable();
+  std::vector<int> members = reachable();
   if (!has_majority({members.begin(), members.end()})) return;  // it could only disturb others
+  members.insert(members.end(), candidates_.begin(), candidates_.end());
+  std::ranges::sort(members);
   highest_round_ = std::max(highest_round_, promised_.round) + 1;
   ballot_ = {highest_round_, self_};
   phase_ = Phase::kPreparing;
@@ -108,10 +122,17 @@ void Roster::send_to_members(RosterMessage message, Actions& actions) const {
   }
 }
 
+// Those who are put out are told as well, and stop; newcomers, too, whether they are in it or not.
+void Roster::tell_of(const Epoch& next, Actions& actions) const {
+  const RosterMessage word{.kind = Kind::kInstall, .epoch = next.number, .members = next.members};
+  send_to_members(word, actions);
+  for (const int rank : candidates_) actions.push_back(Send{rank, word});
+}
+
 void Roster::install(Epoch next, double now, Actions& actions) {
-  // Those who are put out are told as well, and stop.
-  send_to_members({.kind = Kind::kInstall, .epoch = next.number, .members = next.members}, actions);
-  if (!std::ranges::binary_search(next.members, self_)) {
+  const bool was_member = is_member(self_);
+  if (was_member) tell_of(next, actions);
+  if (was_member && !std::ranges::binary_search(next.members, self_)) {
     stopped_ = true;
     actions.push_back(Stop{fmt::format("the others go on without this rank: epoch {} is of {}", next.number,
                                        fmt::join(next.members, ", "))});
@@ -126,11 +147,14 @@ void Roster::install(Epoch next, double now, Actions& actions) {
   highest_round_ = 0;
   std::erase_if(lost_, [&](int rank) { return !is_member(rank); });
   std::erase_if(dead_, [&](int rank) { return !is_member(rank); });
-  if (!lost_.empty()) {
+  std::erase_if(candidates_, [&](int rank) { return is_member(rank); });
+  if (!candidates_.empty()) expect_round(now);
+  if (!lost_.empty() && is_member(self_)) {
     give_up_at_ = now + options_.give_up_seconds;
     act_on_loss(now, options_.gather_seconds, actions);
   }
   actions.push_back(Install{std::move(next)});
+  if (auto later = later_.extract(epoch_.number + 1)) install({later.key(), std::move(later.mapped())}, now, actions);
 }
 
 // What a rank has missed, up to now.
@@ -144,12 +168,20 @@ void Roster::answer_late(int to, std::uint64_t epoch, Actions& actions) const {
 Roster::Actions Roster::receive(int from, const RosterMessage& message, double now) {
   Actions actions;
   if (stopped_) return actions;
+  if (!is_member(self_)) {
+    const bool is_news = message.kind == Kind::kInstall && message.epoch > epoch_.number;
+    if (is_news) install({message.epoch, message.members}, now, actions);
+    return actions;
+  }
   if (message.epoch <= epoch_.number) {
     if (message.kind != Kind::kInstall) answer_late(from, message.epoch, actions);
     return actions;
   }
-  // From the future: what lies between comes from whoever installed it, or the sender's next try.
-  if (message.epoch > epoch_.number + 1 || !is_member(from)) return actions;
+  if (message.epoch > epoch_.number + 1) {  // what lies between comes from whoever installed it
+    if (message.kind == Kind::kInstall) later_.emplace(message.epoch, message.members);
+    return actions;
+  }
+  if (!is_member(from)) return actions;
   highest_round_ = std::max(highest_round_, message.ballot.round);
   const auto answer = [&](Kind kind) -> RosterMessage& {
     actions.push_back(Send{from, {.kind = kind, .epoch = message.epoch, .ballot = message.ballot}});

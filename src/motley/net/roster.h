@@ -8,6 +8,9 @@
 // is no part of the number of which there must be a majority. So on one host any number of losses at once is survived,
 // and between hosts it takes a majority, of which there is one at most.
 //
+// Newcomers are proposed likewise, by the lowest member, once they are ready. Until they are members they decide
+// nothing, and take over whatever epoch they are told.
+//
 // Pure: what happens and the time go in, what is to be done comes out. Who is lost or dead, and how words travel, is
 // the caller's: words may come late, twice or not at all.
 #pragma once
@@ -76,6 +79,10 @@ class Roster {
   Actions lose(int rank, double now);
   // Its process has ended. Also lost, then.
   Actions bury(int rank, double now);
+  // A newcomer is ready, and this member is connected to it: it is to be a member of the next epoch.
+  Actions admit(int rank, double now);
+  // It has gone again, or is none. Also after it was installed: then it is to be lost, too.
+  void forget(int rank) { candidates_.erase(rank); }
   Actions receive(int from, const RosterMessage& message, double now);
   // To be called at next() at the latest; seconds on the clock of `now`, infinite where nothing is under way.
   Actions tick(double now);
@@ -84,12 +91,12 @@ class Roster {
   const Epoch& epoch() const { return epoch_; }
   bool is_lost(int rank) const { return lost_.contains(rank); }
   bool has_lost() const { return !lost_.empty(); }  // members of this epoch
+  bool is_member(int rank) const;
 
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
   enum class Phase { kIdle, kPreparing, kProposing };
 
-  bool is_member(int rank) const;
   std::vector<int> reachable() const;
   bool has_majority(const std::set<int>& ranks) const;
   void expect_round(double at) { next_ = std::min(next_, at); }
@@ -101,13 +108,16 @@ class Roster {
   void advance(double now, Actions& actions);
   void send_to_members(RosterMessage message, Actions& actions) const;
   void install(Epoch next, double now, Actions& actions);
+  void tell_of(const Epoch& next, Actions& actions) const;
   void answer_late(int to, std::uint64_t epoch, Actions& actions) const;
 
   const int self_;
   Epoch epoch_;
   const Options options_;
   std::vector<Epoch> history_;  // that were installed, in order
+  std::map<std::uint64_t, std::vector<int>> later_;  // epochs that were told before those that lie between
   std::set<int> lost_, dead_;   // members
+  std::set<int> candidates_;    // newcomers that are ready
   bool stopped_ = false;
   double next_ = kNever;
   double give_up_at_ = kNever;

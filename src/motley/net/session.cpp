@@ -293,7 +293,7 @@ Result<Gathering> attend(const SessionOptions& options, const Secret& secret) {
           return fail(ErrorCode::kCorrupt, "rank 0 sent a membership of {} ranks for rank {} to rank {} of {}",
                       membership.size(), membership.rank, options.rank, options.size);
         }
-        Gathering gathering{std::move(membership), std::move(data.first), {}};
+        Gathering gathering{std::move(membership), std::move(data.first), {}, {}};
         gathering.controls.resize(static_cast<std::size_t>(options.size));
         gathering.controls[0] = std::move(control);
         return gathering;
@@ -303,6 +303,28 @@ Result<Gathering> attend(const SessionOptions& options, const Secret& secret) {
                     message->header.type);
     }
   }
+}
+
+// A job that runs.
+Result<Gathering> find_running(const SessionOptions& options, const Secret& secret) {
+  const Deadline deadline = Deadline::after(options.join_seconds);
+  MOTLEY_ASSIGN(auto data, open_data_listener(options));
+  auto running = ask_who_is_there(options.rendezvous, options, secret, deadline);
+  if (!running) {
+    return fail(running.error().code, "no member of the job answers at {}: {}", to_string(options.rendezvous),
+                running.error().message);
+  }
+  Membership& membership = running->membership;
+  if (membership.size() != options.size) {
+    return fail(ErrorCode::kRefused, "rank {} was started for a job of {} ranks, the one at {} has {}", options.rank,
+                options.size, to_string(options.rendezvous), membership.size());
+  }
+  membership.rank = options.rank;
+  membership.members[static_cast<std::size_t>(options.rank)] = std::move(data.second);
+  std::erase(running->present, options.rank);  // its predecessor, of whose end they may not know yet
+  Gathering gathering{std::move(membership), std::move(data.first), {}, std::move(running->present)};
+  gathering.controls.resize(static_cast<std::size_t>(options.size));
+  return gathering;
 }
 
 Status check_bind(const std::string& host, bool given_secret) {
@@ -327,7 +349,7 @@ Status check(const SessionOptions& options) {
   }
   MOTLEY_TRY(check_names(own_claim(options, {}, 0)));
   MOTLEY_TRY(check_bind(options.bind_host, options.given_secret));
-  if (options.rank == 0) MOTLEY_TRY(check_bind(options.rendezvous.host, options.given_secret));
+  if (options.rank == 0 && !options.is_newcomer) MOTLEY_TRY(check_bind(options.rendezvous.host, options.given_secret));
   return {};
 }
 
@@ -358,11 +380,16 @@ Claim own_claim(const SessionOptions& options, const Membership& membership, std
 
 Result<std::unique_ptr<Session>> Session::join(const SessionOptions& options, const Secret& secret) {
   MOTLEY_TRY(check(options));
-  MOTLEY_ASSIGN(Gathering gathering, options.rank == 0 ? gather(options, secret) : attend(options, secret));
+  MOTLEY_ASSIGN(Gathering gathering, options.is_newcomer   ? find_running(options, secret)
+                                     : options.rank == 0 ? gather(options, secret)
+                                                         : attend(options, secret));
+  if (!options.is_newcomer) {
+    for (int rank = 0; rank < options.size; ++rank) gathering.present.push_back(rank);
+  }
   SessionOptions joined = options;
   joined.publish = {};
   auto session = std::make_unique<WatchedSession>(std::move(joined), secret, std::move(gathering));
-  if (options.is_elastic) MOTLEY_TRY(session->connect_all(Deadline::after(options.join_seconds)));
+  if (options.is_elastic && !options.is_newcomer) MOTLEY_TRY(session->connect_all(Deadline::after(options.join_seconds)));
   return session;
 }
 

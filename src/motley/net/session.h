@@ -99,6 +99,9 @@ struct SessionOptions {
   Encryption encryption = Encryption::kAuto;
   // The others go on where ranks are lost: see Session::regroup.
   bool is_elastic = false;
+  // The rank joins a job that runs, of which `rendezvous` is a member that listens: join() then only asks who is there,
+  // and the first regroup() enters.
+  bool is_newcomer = false;
   // Rank 0 only, optional: called with the address really bound before others are waited for (to publish it). What it
   // holds on to is of no use once all have joined.
   std::function<Status(const Endpoint&)> publish;
@@ -135,8 +138,9 @@ class Session {
   // In an elastic session, where health() says that ranks were lost: waits until those who are left agree who they are,
   // and returns the epochs that were installed since the last call, in order; the last one is now that of connections.
   // Ranks keep their numbers. health() is good again, until the next loss; a rank's own error (abort) is final. On one
-  // host a lost rank's process has ended by then. kUnavailable where a rank has left in order: those who are left never
-  // agree then.
+  // host a lost rank's process has ended by then. A newcomer that is ready for its first step calls it to be taken in;
+  // the others' health() then says that the ranks have changed. kUnavailable where a rank has left in order, or nobody
+  // is there any more: those who are left never agree then.
   virtual Result<std::vector<Epoch>> regroup(const Deadline& deadline);
   // Leaves in order: peers do not take the closed connections for a failure.
   virtual void leave() = 0;

@@ -1,11 +1,8 @@
 #include "motley/net/watched_session.h"
 
-#include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 
 #include "motley/base/os/signals.h"
 #include "motley/net/socket.h"
@@ -16,17 +13,11 @@ namespace {
 constexpr double kBeatSeconds = 1;
 constexpr double kAbortSeconds = 2;         // abort() waits for the word to leave
 constexpr double kLeaveSeconds = 10;        // leave() waits for the others
+constexpr double kAnswerSeconds = 2;        // a member may take to say who is there
+constexpr double kEnterSeconds = 5;         // may pass until a newcomer that is ready is a member
+constexpr double kAskAgainSeconds = 0.05;
 constexpr double kLingerSeconds = 0.3;      // after the last word, so that it is not lost with the socket
 constexpr std::size_t kMaxQueuedBeats = 8;  // to a rank that does not read
-
-// Refers to the process that has the number now, whoever has it later; invalid where the system has no such thing.
-Descriptor open_process(std::int64_t process) {
-  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0)));
-}
-
-void kill_process(const Descriptor& process) {
-  if (process.valid()) ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
-}
 
 std::chrono::duration<double> seconds(double value) {
   return std::chrono::duration<double>(value);
@@ -38,30 +29,17 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
     : options_(std::move(options)),
       secret_(std::move(secret)),
       membership_(std::move(gathering.membership)),
-      rank_(membership_.rank),
+      is_newcomer_(options_.is_elastic && !std::ranges::binary_search(gathering.present, membership_.rank)),
       beat_seconds_(std::min(kBeatSeconds, options_.silence_seconds / (options_.is_elastic ? 10 : 4))),
-      peers_(rank_, membership_.size()),
+      peers_(membership_.rank, membership_.size()),
       epoch_(membership_.epoch),
       controls_(std::move(gathering.controls)),
       acceptor_(
           std::move(gathering.data_listener), secret_, own_claim(options_, membership_, 0),
           [this](const Claim& peer) { return judge(peer); }, options_.encryption),
-      suspicion_(rank_) {
-  control_connections_.open =
-      static_cast<int>(std::ranges::count_if(controls_, [](const auto& control) { return !!control; }));
-  if (options_.is_elastic) {
-    Epoch first{membership_.epoch, {}};
-    elastic_.processes.resize(membership_.members.size());
-    for (int rank = 0; rank < membership_.size(); ++rank) {
-      first.members.push_back(rank);
-      const Member& member = membership_.members[static_cast<std::size_t>(rank)];
-      if (member.process > 0 && member.process != ::getpid() &&
-          member.host_id == membership_.members[static_cast<std::size_t>(rank_)].host_id) {
-        elastic_.processes[static_cast<std::size_t>(rank)] = open_process(member.process);
-      }
-    }
-    elastic_.roster.emplace(rank_, std::move(first), Roster::Options{.give_up_seconds = options_.join_seconds});
-  }
+      suspicion_(membership_.rank) {
+  control_connections_.to = list_controls();
+  if (options_.is_elastic) members_.emplace(membership_, std::move(gathering.present), options_.join_seconds);
   watcher_ = start_thread([this] { watch(); });
 }
 
@@ -75,97 +53,197 @@ WatchedSession::~WatchedSession() {
 }
 
 void WatchedSession::abort(const Error& error) {
-  AbortMessage report{rank_, error};
-  if (report.error.rank < 0 || report.error.rank >= membership_.size()) report.error.rank = rank_;
+  AbortMessage report{membership_.rank, error};
+  if (report.error.rank < 0 || report.error.rank >= membership_.size()) report.error.rank = membership_.rank;
   std::unique_lock lock(mutex_);
   requests_.reports.push_back(std::move(report));
   requests_.are_sent = false;
   waits_.wake();
-  changed_.wait_for(lock, seconds(kAbortSeconds), [this] { return failed() && requests_.are_sent; });
+  changed_.wait_for(lock, seconds(kAbortSeconds), [this] { return health_.failed() && requests_.are_sent; });
 }
 
 Status WatchedSession::connect_all(const Deadline& deadline) {
-  for (int peer = 1; peer < rank_; ++peer) {
+  for (int peer = 1; peer < membership_.rank; ++peer) {
     MOTLEY_ASSIGN(auto control, connect_to(peer, kControlPurpose, deadline));
     const std::lock_guard lock(mutex_);
-    control_connections_.made.emplace_back(peer, std::move(control));
+    control_connections_.made.push_back({peer, std::move(control), std::nullopt});
     waits_.wake();
   }
   std::unique_lock lock(mutex_);
-  while (control_connections_.open < membership_.size() - 1) {
-    if (failed()) return fail(failure_.error);
+  while (std::ssize(control_connections_.to) < membership_.size() - 1) {
+    if (health_.failed()) return fail(health_.failure());
     if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "rank {}: {} of {} ranks were met within {:.3g} s", rank_,
-                  control_connections_.open, membership_.size() - 1, deadline.allowed());
+      return fail(ErrorCode::kTimeout, "rank {}: {} of {} ranks were met within {:.3g} s", membership_.rank,
+                  control_connections_.to.size(), membership_.size() - 1, deadline.allowed());
     }
     changed_.wait_for(lock, seconds(std::min(0.1, deadline.remaining())));
   }
   return {};
 }
 
+std::set<int> WatchedSession::list_controls() const {
+  std::set<int> ranks;
+  for (int rank = 0; rank < std::ssize(controls_); ++rank) {
+    if (controls_[static_cast<std::size_t>(rank)]) ranks.insert(rank);
+  }
+  return ranks;
+}
+
 Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
   if (!options_.is_elastic) return Session::regroup(deadline);
-  std::unique_lock lock(mutex_);
-  while (epochs_.installed.empty() || !epochs_.is_agreed) {
-    if (failure_.is_final) return fail(failure_.error);
-    for (int rank = 0; rank < membership_.size(); ++rank) {
-      if (!peers_.has_left(rank)) continue;
-      return fail(Error{ErrorCode::kUnavailable, fmt::format("rank {} has left in order", rank), rank});
-    }
+  if (std::exchange(is_newcomer_, false)) MOTLEY_TRY(enter(deadline));
+  const auto use = [this](const Epoch& last, const std::map<int, Member>& newcomers) {
+    for (const auto& [rank, member] : newcomers) membership_.members[static_cast<std::size_t>(rank)] = member;
+    epoch_ = last.number;
+    arrivals_.forget_before(last.number);
+  };
+  for (;;) {
+    if (auto epochs = health_.recover(use)) return std::move(*epochs);
+    if (health_.is_final()) return fail(health_.failure());
+    if (const auto left = find_left()) return fail(*left);
     if (deadline.passed()) {
       return fail(ErrorCode::kTimeout, "those who are left have not agreed within {:.3g} s: {}", deadline.allowed(),
-                  failure_.error.message);
+                  health_.failure().message);
     }
-    changed_.wait_for(lock, seconds(std::min(0.1, deadline.remaining())));
+    wait_for_watcher(deadline);
   }
-  if (failure_.is_final) return fail(failure_.error);
-  epoch_ = epochs_.installed.back().number;
-  std::erase_if(arrivals_, [this](const auto& arrival) { return std::get<0>(arrival.first) < epoch_; });
-  failed_.store(false, std::memory_order_release);
-  return std::exchange(epochs_.installed, {});
+}
+
+std::optional<Error> WatchedSession::find_left() const {
+  for (int rank = 0; rank < membership_.size(); ++rank) {
+    if (peers_.has_left(rank)) return Error{ErrorCode::kUnavailable, fmt::format("rank {} has left in order", rank), rank};
+  }
+  return std::nullopt;
+}
+
+void WatchedSession::wait_for_watcher(const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, seconds(std::clamp(deadline.remaining(), 0.0, 0.01)));
+}
+
+// Connects to all members, says so, and waits to become one. Whoever comes or goes meanwhile: it asks again.
+Status WatchedSession::enter(const Deadline& deadline) {
+  std::vector<Member> known;  // who may be asked
+  std::ranges::copy_if(membership_.members, std::back_inserter(known), [this](const Member& member) {
+    return member.port != 0 && &member != &membership_.members[static_cast<std::size_t>(membership_.rank)];
+  });
+  std::string last;
+  while (!deadline.passed()) {
+    if (const auto left = find_left()) return fail(*left);
+    if (health_.is_final()) return fail(health_.failure());
+    const Deadline soon = Deadline::after(std::min(kAnswerSeconds, deadline.remaining()));
+    auto running = ask_who_is_there({known.front().address, known.front().port}, options_, secret_, soon);
+    if (!running || running->membership.session != membership_.session) {
+      last = running ? "another job has taken its place" : running.error().message;
+      known.erase(known.begin());
+      if (known.empty()) return fail(ErrorCode::kUnavailable, "the job cannot be joined any more: {}", last);
+      continue;
+    }
+    known.clear();
+    Status all;
+    for (const int peer : running->present) {
+      if (peer == membership_.rank) continue;  // its predecessor
+      const Member& member = running->membership.members[static_cast<std::size_t>(peer)];
+      known.push_back(member);
+      membership_.members[static_cast<std::size_t>(peer)] = member;
+      if (all) all = introduce_to(peer, member, soon);
+    }
+    if (all) {
+      const std::lock_guard lock(mutex_);
+      control_connections_.ready = running->present;
+      waits_.wake();
+    } else {
+      last = all.error().message;
+    }
+    const Deadline entered = Deadline::after(std::min(kEnterSeconds, deadline.remaining()));
+    while (all && !entered.passed()) {
+      if (health_.failed() || find_left()) return {};
+      wait_for_watcher(entered);
+    }
+    SteadyClock::instance().sleep_until(monotonic_seconds() + kAskAgainSeconds);
+  }
+  return fail(ErrorCode::kTimeout, "rank {} was not taken in within {:.3g} s: {}", membership_.rank, deadline.allowed(),
+              last);
+}
+
+// A control connection to a member, if there is none, over which it has learnt who this is.
+Status WatchedSession::introduce_to(int peer, const Member& member, const Deadline& deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (control_connections_.to.contains(peer)) return {};
+  }
+  MOTLEY_ASSIGN(auto control, connect_to(peer, kControlPurpose, deadline));
+  const Member& own = membership_.members[static_cast<std::size_t>(membership_.rank)];
+  const std::vector<std::byte> join = encode_message(JoinMessage{membership_.size(), own});
+  MOTLEY_TRY(control->send(kJoin, 0, join, deadline, "who joins"));
+  // Once one has become a member, all must know who it is.
+  for (;;) {
+    MOTLEY_ASSIGN(const Message answer, control->receive(deadline, "that it knows who joins"));
+    if (answer.header.type == kJoin) break;
+    if (answer.header.type != kHeartbeat) return fail(ErrorCode::kPeerLost, "rank {} is about to end", peer);
+  }
+  const std::lock_guard lock(mutex_);
+  control_connections_.to.insert(peer);
+  control_connections_.made.push_back({peer, std::move(control), member});
+  waits_.wake();
+  return {};
 }
 
 void WatchedSession::leave() {
   std::unique_lock lock(mutex_);
   requests_.leaving = true;
   waits_.wake();
-  changed_.wait_for(lock, seconds(kLeaveSeconds), [this] { return failed() || control_connections_.open == 0; });
+  changed_.wait_for(lock, seconds(kLeaveSeconds),
+                    [this] { return health_.failed() || control_connections_.to.empty(); });
 }
 
-bool WatchedSession::checksums_with(int peer) const {
-  const auto& members = membership_.members;
+// Frames between hosts have checksums, if they are to.
+bool WatchedSession::has_checksums(const Member& peer) const {
   return options_.payload_checksum &&
-         members[static_cast<std::size_t>(peer)].host_id != members[static_cast<std::size_t>(rank_)].host_id;
+         peer.host_id != membership_.members[static_cast<std::size_t>(membership_.rank)].host_id;
 }
 
-// Whether a peer that knows the secret may open a data connection, or answer one.
-Status WatchedSession::judge(const Claim& peer) const {
-  const Claim own = own_claim(options_, membership_, 0);
-  MOTLEY_TRY(check_same_job(own, peer));
+// Whether a peer that knows the secret may open a data connection, or answer one. Any thread.
+Status WatchedSession::judge_peer(const Claim& peer) const {
+  MOTLEY_TRY(check_same_job(own_claim(options_, membership_, 0), peer));
   const Identity& identity = peer.identity;
   if (identity.session != membership_.session) {
     return fail(ErrorCode::kRefused, "rank {} is in session {:016x}, rank {} is in session {:016x}", identity.rank,
-                identity.session, rank_, membership_.session);
+                identity.session, membership_.rank, membership_.session);
   }
   // Others may know of an epoch before this rank does.
   const std::uint64_t epoch = epoch_;
   const bool is_control = identity.purpose == kControlPurpose;
-  if (options_.is_elastic && !is_control ? identity.epoch < epoch : identity.epoch != membership_.epoch) {
+  if (!is_control && (options_.is_elastic ? identity.epoch < epoch : identity.epoch != epoch)) {
     return fail(ErrorCode::kRefused, "rank {} is in epoch {}, rank {} is in epoch {}", identity.rank, identity.epoch,
-                rank_, epoch);
+                membership_.rank, epoch);
   }
-  if (identity.rank < 0 || identity.rank >= membership_.size() || identity.rank == rank_ ||
+  if (identity.rank < 0 || identity.rank >= membership_.size() || identity.rank == membership_.rank ||
       (is_control && !options_.is_elastic)) {
-    return fail(ErrorCode::kRefused, "rank {} has no business with rank {} for purpose {}", identity.rank, rank_,
-                identity.purpose);
+    return fail(ErrorCode::kRefused, "rank {} has no business with rank {} for purpose {}", identity.rank,
+                membership_.rank, identity.purpose);
   }
   return {};
 }
 
+// Whoever connects, also with a question or as a newcomer.
+Status WatchedSession::judge(const Claim& peer) const {
+  const Identity& identity = peer.identity;
+  if (members_ && identity.purpose == kQuestionPurpose) return check_same_job(own_claim(options_, membership_, 0), peer);
+  MOTLEY_TRY(judge_peer(peer));
+  if (identity.purpose != kControlPurpose) return {};
+  const bool is_start = identity.epoch == membership_.epoch && epoch_ == membership_.epoch;
+  if (controls_[static_cast<std::size_t>(identity.rank)] || (members_->is_member(identity.rank) && !is_start)) {
+    return fail(ErrorCode::kRefused, "there is a rank {} already", identity.rank);
+  }
+  if (announced_leave_) return fail(ErrorCode::kRefused, "the job is at its end");
+  return {};
+}
+
 Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint32_t purpose, const Deadline& deadline) {
-  if (peer < 0 || peer >= membership_.size() || peer == rank_ || purpose == kControlPurpose) {
-    return fail(ErrorCode::kInvalidInput, "rank {} cannot connect to rank {} of {} for purpose {}", rank_, peer,
-                membership_.size(), purpose);
+  if (peer < 0 || peer >= membership_.size() || peer == membership_.rank || purpose >= kQuestionPurpose) {
+    return fail(ErrorCode::kInvalidInput, "rank {} cannot connect to rank {} of {} for purpose {}", membership_.rank,
+                peer, membership_.size(), purpose);
   }
   const auto timed_out = [&](const std::string& last) {
     return fail(Error{ErrorCode::kTimeout,
@@ -173,18 +251,11 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint3
                                   purpose, deadline.allowed(), last, last_seen(peer)),
                       peer});
   };
-  if (rank_ < peer) {
-    std::unique_lock lock(mutex_);
-    const auto key = std::tuple(epoch_.load(), peer, purpose);
-    while (!arrivals_.contains(key)) {
-      if (failed()) return fail(failure_.error);
-      if (deadline.passed()) {
-        lock.unlock();
-        return timed_out("");
-      }
-      changed_.wait_for(lock, seconds(std::min(0.1, deadline.remaining())));
-    }
-    return std::move(arrivals_.extract(key).mapped());
+  if (membership_.rank < peer) {
+    auto arrival = arrivals_.take({epoch_, peer, purpose}, deadline, [this] { return health_.failed(); });
+    if (arrival) return arrival;
+    if (health_.failed()) return fail(health_.failure());
+    return timed_out("");
   }
 
   auto connection = connect_to(peer, purpose, deadline);
@@ -197,26 +268,47 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect_to(int peer, std::ui
   const Member& member = membership_.members[static_cast<std::size_t>(peer)];
   const std::uint64_t epoch = epoch_;
   const auto check = [&](const Claim& claim) -> Status {
-    Claim listener = claim;  // listens from the first epoch on, for all
+    Claim listener = claim;  // listens from its first epoch on, for all
     listener.identity.epoch = std::max(epoch, claim.identity.epoch);
-    MOTLEY_TRY(judge(listener));
+    MOTLEY_TRY(judge_peer(listener));
     if (claim.identity.rank == peer) return {};
     return fail(ErrorCode::kRefused, "rank {} answers where rank {} was expected", claim.identity.rank, peer);
   };
   Claim own = own_claim(options_, membership_, purpose);
   own.identity.epoch = epoch;
   auto host = connect_and_authenticate(
-      {member.address, member.port}, secret_, own, check, options_.encryption, deadline, [this] { return failed(); },
-      [this](const Error& error) { return failed() || error.code == ErrorCode::kRefused; });
+      {member.address, member.port}, secret_, own, check, options_.encryption, deadline,
+      [this] { return health_.failed(); },
+      [this](const Error& error) { return health_.failed() || error.code == ErrorCode::kRefused; });
   if (host) {
     Identity identity = host->claim.identity;
     identity.purpose = purpose;
     identity.epoch = epoch;
-    return std::make_unique<Connection>(std::move(host->channel), std::move(identity), checksums_with(peer));
+    return std::make_unique<Connection>(std::move(host->channel), std::move(identity), has_checksums(member));
   }
-  if (failed()) return fail(failure());
+  if (health_.failed()) return fail(health_.failure());
   if (host.error().code == ErrorCode::kRefused) return fail(Error{ErrorCode::kRefused, host.error().message, peer});
   return fail(Error{ErrorCode::kTimeout, host.error().message, peer});
+}
+
+Result<RunningJob> ask_who_is_there(const Endpoint& endpoint, const SessionOptions& options, const Secret& secret,
+                                    const Deadline& deadline) {
+  const Claim own = own_claim(options, {}, kQuestionPurpose);
+  MOTLEY_ASSIGN(Host host, connect_and_authenticate(
+                               endpoint, secret, own, [&](const Claim& peer) { return check_same_job(own, peer); },
+                               options.encryption, deadline, {},
+                               [](const Error& error) { return error.code == ErrorCode::kRefused; }));
+  Connection connection(std::move(host.channel), host.claim.identity, true);
+  MOTLEY_ASSIGN(const Message answer, connection.receive(deadline, "who is there"));
+  if (answer.header.type != kRunning) {
+    return fail(ErrorCode::kCorrupt, "{} sent a message of unknown type {:#x}", connection.peer_name(),
+                answer.header.type);
+  }
+  MOTLEY_ASSIGN(RunningJob running, decode_running_job(answer.payload));
+  // Who listens at every address, or said so of itself, is where it was reached.
+  Member& member = running.membership.members[static_cast<std::size_t>(running.membership.rank)];
+  if (member.address.empty()) member.address = endpoint.host;
+  return running;
 }
 
 void WatchedSession::watch() {
@@ -228,14 +320,11 @@ void WatchedSession::watch() {
     }
     waits_.end_at(next_beat_);
     waits_.end_at(suspicion_.settle_at());
-    if (elastic_.roster) waits_.end_at(elastic_.roster->next());
-    for (const Descriptor& process : elastic_.processes) {
-      if (process.valid()) waits_.add(process.get(), POLLIN);
-    }
+    if (members_) members_->add_to(waits_);
     waits_.wait();
     take_requests();
     for (int rank = 0; rank < membership_.size(); ++rank) receive_from(rank);
-    if (elastic_.roster) watch_processes();
+    if (members_) watch_members();
     acceptor_.step([this](Acceptor::PendingConnection pending) { admit(std::move(pending)); });
     if (monotonic_seconds() >= next_beat_) {
       next_beat_ = monotonic_seconds() + beat_seconds_;
@@ -246,9 +335,9 @@ void WatchedSession::watch() {
     requests_.are_sent = requests_.reports.empty() && std::ranges::none_of(controls_, [](const auto& control) {
                            return control && control->wants_to_write();
                          });
-    control_connections_.open =
-        static_cast<int>(std::ranges::count_if(controls_, [](const auto& control) { return !!control; }));
-    epochs_.is_agreed = !elastic_.roster || !elastic_.roster->has_lost();
+    control_connections_.to = list_controls();
+    for (const Control& made : control_connections_.made) control_connections_.to.insert(made.peer);
+    health_.set_agreed(!members_ || !members_->roster().has_lost());
     running = !requests_.stopping;
     changed_.notify_all();
   }
@@ -257,17 +346,30 @@ void WatchedSession::watch() {
 
 void WatchedSession::take_requests() {
   std::vector<AbortMessage> reports;
+  std::vector<int> ready;
   bool leaving = false;
   {
     const std::lock_guard lock(mutex_);
     reports = std::exchange(requests_.reports, {});
+    ready = std::exchange(control_connections_.ready, {});
     leaving = requests_.leaving;
-    for (auto& [rank, control] : control_connections_.made)
-      controls_[static_cast<std::size_t>(rank)] = std::move(control);
+    for (Control& made : control_connections_.made) {
+      if (made.member) members_->arrive(made.peer, std::move(*made.member));
+      peers_.receive_from(made.peer);
+      controls_[static_cast<std::size_t>(made.peer)] = std::move(made.connection);
+    }
     control_connections_.made.clear();
   }
+  for (const int rank : ready) {
+    auto& control = controls_[static_cast<std::size_t>(rank)];
+    if (control) control->post_owned(kReady, 0, encode_message(ready));
+  }
   for (AbortMessage& report : reports) {
-    for (std::size_t rank = 0; rank < (elastic_.roster ? controls_.size() : std::size_t{rank_ != 0}); ++rank) {
+    if (members_ && !members_->is_member(membership_.rank)) {  // the job goes on without it
+      settle(report);
+      continue;
+    }
+    for (std::size_t rank = 0; rank < (members_ ? controls_.size() : std::size_t{membership_.rank != 0}); ++rank) {
       if (controls_[rank]) controls_[rank]->post_owned(kAbort, 0, encode_message(report));
     }
     consider(std::move(report), false);
@@ -306,7 +408,12 @@ void WatchedSession::receive_from(int rank) {
 void WatchedSession::handle(int rank, const Message& message) {
   auto& control = controls_[static_cast<std::size_t>(rank)];
   peers_.receive_from(rank);
-  switch (message.header.type) {
+  const int type = message.header.type;
+  if (members_ && members_->is_member(membership_.rank) && !members_->is_member(rank) && type != kHeartbeat) {
+    const Status received = receive_newcomer(rank, message);
+    return received ? void() : lose(rank, fmt::format("was cut off: {}", received.error().message));
+  }
+  switch (type) {
     case kHeartbeat: {
       const auto heartbeats = decode_message<std::vector<Heartbeat>>(message.payload, "heartbeat");
       if (!heartbeats) return lose(rank, fmt::format("was cut off: {}", heartbeats.error().message));
@@ -315,48 +422,75 @@ void WatchedSession::handle(int rank, const Message& message) {
     case kAbort: {
       auto report = decode_message<AbortMessage>(message.payload, "abort");
       if (!report) return lose(rank, fmt::format("was cut off: {}", report.error().message));
-      if (rank == 0 || elastic_.roster) return settle(*report);
+      if (rank == 0 || members_) return settle(*report);
       report->reporter = rank;
       return consider(std::move(*report), false);
     }
     case kLeave: {
       peers_.receive_leave(rank);
-      // A rank says nothing after this, so the lower one may close; the other waits for it to do so.
-      if (rank_ < rank) control.reset();
+      // A rank says nothing after this, so the lower one may close; the other waits for it to do so. Who is no member
+      // yet has nothing more to wait for.
+      if (membership_.rank < rank || (members_ && !members_->is_member(membership_.rank))) control.reset();
       return;
     }
+    case kReady:
+      return;  // others have heard of it before, and have taken it in
     case kRoster: {
       const auto word = decode_message<RosterMessage>(message.payload, "roster");
-      if (!word || !elastic_.roster) return lose(rank, "was cut off: it sent a malformed word about who is left");
-      return apply(elastic_.roster->receive(rank, *word, monotonic_seconds()));
+      if (!word || !members_) return lose(rank, "was cut off: it sent a malformed word about who is there");
+      return apply(members_->roster().receive(rank, *word, monotonic_seconds()));
     }
     default:
       return lose(rank, fmt::format("was cut off: it sent a message of unknown type {:#x}", message.header.type));
   }
 }
 
-void WatchedSession::lose(int rank, const std::string& how) {
-  controls_[static_cast<std::size_t>(rank)].reset();
-  const bool left = (rank_ > rank && announced_leave_) || peers_.has_left(rank);
-  if (left) return;
-  const Error error{ErrorCode::kPeerLost, fmt::format("rank {} {}; last seen: {}", rank, how, last_seen(rank)), rank};
-  if (!elastic_.roster) return consider({rank_, error}, true);
-  kill_process(elastic_.processes[static_cast<std::size_t>(rank)]);
-  break_off(error, false);
-  apply(elastic_.roster->lose(rank, monotonic_seconds()));
+// What comes from who is no member yet.
+Status WatchedSession::receive_newcomer(int rank, const Message& message) {
+  if (message.header.type == kJoin) {
+    MOTLEY_ASSIGN(JoinMessage join, decode_message<JoinMessage>(message.payload, "join"));
+    if (join.size != membership_.size()) {
+      return fail(ErrorCode::kRefused, "rank {} was started for a job of {} ranks, this one has {}", rank, join.size,
+                  membership_.size());
+    }
+    const auto& control = controls_[static_cast<std::size_t>(rank)];
+    if (join.member.address.empty()) join.member.address = remote_endpoint(control->socket()).host;
+    members_->arrive(rank, std::move(join.member));
+    control->post_owned(kJoin, 0, {});
+    return {};
+  }
+  if (message.header.type != kReady) {
+    return fail(ErrorCode::kCorrupt, "it sent a message of type {:#x}, and is no member", message.header.type);
+  }
+  MOTLEY_ASSIGN(const std::vector<int> connected, decode_message<std::vector<int>>(message.payload, "ready", kRank));
+  // Else it will find out and ask again.
+  if (std::ranges::includes(connected, members_->roster().epoch().members) && members_->member(rank).port != 0) {
+    apply(members_->roster().admit(rank, monotonic_seconds()));
+  }
+  return {};
 }
 
-// Ends of processes on this host: news of a loss, or the proof that a lost rank does nothing any more.
-void WatchedSession::watch_processes() {
-  for (int rank = 0; rank < membership_.size(); ++rank) {
-    Descriptor& process = elastic_.processes[static_cast<std::size_t>(rank)];
-    if (!process.valid() || (waits_.events(process.get()) & POLLIN) == 0) continue;
-    process.close();
+void WatchedSession::lose(int rank, const std::string& how) {
+  controls_[static_cast<std::size_t>(rank)].reset();
+  const bool left = (membership_.rank > rank && announced_leave_) || peers_.has_left(rank);
+  if (left) return;
+  if (members_ && !members_->is_member(rank)) return members_->forget(rank);
+  const Error error{ErrorCode::kPeerLost, fmt::format("rank {} {}; last seen: {}", rank, how, last_seen(rank)), rank};
+  if (!members_) return consider({membership_.rank, error}, true);
+  if (members_->is_member(membership_.rank)) {
+    members_->kill(rank);
+    health_.break_off(error, false);
+  }
+  apply(members_->roster().lose(rank, monotonic_seconds()));
+}
+
+void WatchedSession::watch_members() {
+  for (const int rank : members_->take_ended(waits_)) {
     receive_from(rank);  // its last words
     if (controls_[static_cast<std::size_t>(rank)]) lose(rank, "ended");
-    if (elastic_.roster->is_lost(rank)) apply(elastic_.roster->bury(rank, monotonic_seconds()));
+    if (members_->roster().is_lost(rank)) apply(members_->roster().bury(rank, monotonic_seconds()));
   }
-  if (monotonic_seconds() >= elastic_.roster->next()) apply(elastic_.roster->tick(monotonic_seconds()));
+  if (monotonic_seconds() >= members_->roster().next()) apply(members_->roster().tick(monotonic_seconds()));
 }
 
 void WatchedSession::apply(const Roster::Actions& actions) {
@@ -368,47 +502,51 @@ void WatchedSession::apply(const Roster::Actions& actions) {
       (void)control->progress();
     } else if (const auto* cut = std::get_if<Roster::Cut>(&action)) {
       lose(cut->rank, "was lost by another rank");
-    } else if (const auto* install = std::get_if<Roster::Install>(&action)) {
-      {
-        const std::lock_guard lock(mutex_);
-        epochs_.installed.push_back(install->epoch);
-      }
-      break_off({ErrorCode::kPeerLost, "the ranks have changed", -1}, false);
-      for (int rank = 0; rank < membership_.size(); ++rank) {
-        if (rank == rank_ || std::ranges::binary_search(install->epoch.members, rank)) continue;
-        auto& control = controls_[static_cast<std::size_t>(rank)];
-        if (!control) continue;
-        (void)control->progress();  // it is told
-        control.reset();
-        kill_process(elastic_.processes[static_cast<std::size_t>(rank)]);
-      }
+    } else if (const auto* install_next = std::get_if<Roster::Install>(&action)) {
+      install(install_next->epoch);
     } else {
-      break_off({ErrorCode::kPeerLost, std::get<Roster::Stop>(action).reason, rank_}, true);
+      health_.break_off({ErrorCode::kPeerLost, std::get<Roster::Stop>(action).reason, membership_.rank}, true);
     }
   }
 }
 
-// The first failure stands until it is over, unless a final one comes.
-void WatchedSession::break_off(const Error& error, bool is_final) {
-  const std::lock_guard lock(mutex_);
-  if (failure_.is_final || (failed() && !is_final)) return;
-  failure_.error = error;
-  failure_.is_final = is_final;
-  failed_.store(true, std::memory_order_release);
+void WatchedSession::install(const Epoch& epoch) {
+  const auto is_in = [](const std::vector<int>& ranks, int rank) { return std::ranges::binary_search(ranks, rank); };
+  const std::vector<int> before = members_->enter(epoch);
+  for (const int rank : before) {
+    auto& control = controls_[static_cast<std::size_t>(rank)];
+    if (rank == membership_.rank || is_in(epoch.members, rank) || !control) continue;
+    (void)control->progress();  // it is told
+    control.reset();
+    if (is_in(before, membership_.rank)) members_->kill(rank);
+  }
+  if (!is_in(epoch.members, membership_.rank)) return;
+  std::map<int, Member> newcomers;
+  std::vector<int> missing;
+  for (const int rank : epoch.members) {
+    if (!is_in(before, rank)) newcomers.emplace(rank, members_->member(rank));
+    if (rank != membership_.rank && !controls_[static_cast<std::size_t>(rank)]) missing.push_back(rank);
+  }
+  if (!missing.empty() && !is_in(before, membership_.rank)) {
+    return health_.break_off({ErrorCode::kPeerLost, fmt::format("rank {} was lost while it joined", membership_.rank),
+                              membership_.rank},
+                             true);
+  }
+  health_.install(epoch, newcomers);
+  for (const int rank : missing) {
+    if (!members_->roster().is_lost(rank)) lose(rank, "has gone as soon as it was a member");
+  }
 }
 
 void WatchedSession::consider(AbortMessage report, bool seen_directly) {
-  if (failed() && !elastic_.roster) return;
+  if (health_.failed() && !members_) return;
   if (const auto verdict = suspicion_.consider(std::move(report), seen_directly, monotonic_seconds())) settle(*verdict);
 }
 
 void WatchedSession::settle(const AbortMessage& verdict) {
   suspicion_.clear();
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_.is_final) return;
-  }
-  if (rank_ == 0) {
+  if (health_.is_final()) return;
+  if (membership_.rank == 0 && (!members_ || members_->is_member(0))) {
     for (auto& control : controls_) {
       if (control) {
         control->post_owned(kAbort, 0, encode_message(verdict));
@@ -416,27 +554,39 @@ void WatchedSession::settle(const AbortMessage& verdict) {
       }
     }
   }
-  break_off(verdict.error, true);
+  health_.break_off(verdict.error, true);
 }
 
 void WatchedSession::admit(Acceptor::PendingConnection pending) {
   if (!pending.accepted) return;
   const int peer = pending.claim.identity.rank;
   const std::uint32_t purpose = pending.claim.identity.purpose;
-  const auto key = std::tuple(pending.claim.identity.epoch, peer, purpose);
-  auto connection =
-      std::make_unique<Connection>(std::move(pending.channel), std::move(pending.claim.identity), checksums_with(peer));
-  if (purpose == kControlPurpose) {
-    if (!elastic_.roster->is_lost(peer)) controls_[static_cast<std::size_t>(peer)] = std::move(connection);
+  const std::uint64_t epoch = pending.claim.identity.epoch;
+  if (purpose == kQuestionPurpose) {
+    Identity identity = std::move(pending.claim.identity);
+    identity.session = membership_.session;
+    identity.epoch = membership_.epoch;
+    Connection asker(std::move(pending.channel), std::move(identity), true);
+    asker.post_owned(kRunning, 0,
+                     encode_message(RunningJob{members_->membership(), members_->roster().epoch().members}));
+    (void)asker.progress();
+    asker.finish_sending();
     return;
   }
-  const std::lock_guard lock(mutex_);
-  // A second one for the same purpose is another attempt of a rank whose first one went wrong.
-  arrivals_[key] = std::move(connection);
+  const Member& member =
+      members_ ? members_->member(peer) : membership_.members[static_cast<std::size_t>(peer)];
+  auto connection = std::make_unique<Connection>(std::move(pending.channel), std::move(pending.claim.identity),
+                                                 purpose == kControlPurpose || has_checksums(member));
+  if (purpose == kControlPurpose) {
+    if (!members_->is_member(peer)) peers_.reset(peer);
+    if (!members_->roster().is_lost(peer)) controls_[static_cast<std::size_t>(peer)] = std::move(connection);
+    return;
+  }
+  arrivals_.put({epoch, peer, purpose}, std::move(connection));
 }
 
 void WatchedSession::beat() {
-  if (announced_leave_ && rank_ != 0) return;
+  if (announced_leave_ && membership_.rank != 0) return;
   const auto payload = encode_message(peers_.list_heartbeats());
   for (auto& control : controls_) {
     if (control && control->pending_sends() < kMaxQueuedBeats) {
@@ -458,7 +608,7 @@ void WatchedSession::finish() {
     control->finish_sending();
   }
   for (auto& control : controls_) {
-    while (failed() && control && !deadline.passed()) {
+    while (health_.failed() && control && !deadline.passed()) {
       const auto message = control->try_receive();
       if (!message) break;
       if (!*message) wait_for(control->descriptor(), POLLIN, deadline.remaining_milliseconds());

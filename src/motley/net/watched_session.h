@@ -5,34 +5,48 @@
 // health() needs one atomic read where all is well.
 //
 // In an elastic session every rank has a control connection to every other one, and the roster (roster.h) decides who
-// is left. A failure is then settled only if it is a rank's own; the loss of ranks lasts until regroup(). Processes of
+// is there. A failure is then settled only if it is a rank's own; a change of ranks lasts until regroup(). Processes of
 // this host that are lost are ended, so that nothing they do can matter any more.
+//
+// A newcomer asks a member who is there, connects to all of them, and says that it is ready. A member keeps the
+// connection, and the roster proposes the newcomer for the next epoch. Until that is installed the newcomer is nobody:
+// it may go again, and it loses nobody.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
-#include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <thread>
-#include <tuple>
 
 #include "motley/net/admission.h"
+#include "motley/net/arrivals.h"
+#include "motley/net/elastic_members.h"
+#include "motley/net/messages.h"
 #include "motley/net/peer_status.h"
-#include "motley/net/roster.h"
 #include "motley/net/session.h"
+#include "motley/net/session_health.h"
 
 namespace motley::net {
 
+// Purposes of connections that are the session's own; data connections have smaller ones.
 inline constexpr std::uint32_t kControlPurpose = 0xffffffffU;
+inline constexpr std::uint32_t kQuestionPurpose = 0xfffffffeU;  // who is there? The answer is a RunningJob
 
 // What this rank says of itself: of a membership that is not known yet, session and epoch are zero.
 Claim own_claim(const SessionOptions& options, const Membership& membership, std::uint32_t purpose);
+
+// Asks whoever listens there. kRefused where it is no member of this job, kTimeout where nobody answers.
+Result<RunningJob> ask_who_is_there(const Endpoint& endpoint, const SessionOptions& options, const Secret& secret,
+                                    const Deadline& deadline);
 
 struct Gathering {
   Membership membership;
   Descriptor data_listener;
   // By rank. Rank 0 has one to each other rank, the others have one to rank 0; the rest are null.
   std::vector<std::unique_ptr<Connection>> controls;
+  std::vector<int> present;  // ascending; without this one where it is a newcomer
 };
 
 class WatchedSession final : public Session {
@@ -43,7 +57,7 @@ class WatchedSession final : public Session {
   const Membership& membership() const override { return membership_; }
   const SessionOptions& options() const override { return options_; }
   Result<std::unique_ptr<Connection>> connect(int peer, std::uint32_t purpose, const Deadline& deadline) override;
-  Status health() const override { return failed() ? fail(failure()) : Status(); }
+  Status health() const override { return health_.status(); }
   void abort(const Error& error) override;
   void set_phase(std::uint64_t step, const char* phase) override { peers_.set_phase(step, phase); }
   std::string last_seen(int rank) const override { return peers_.last_seen(rank); }
@@ -65,42 +79,47 @@ class WatchedSession final : public Session {
   void admit(Acceptor::PendingConnection pending);
   void beat();
   void finish();
-  void watch_processes();
+  void watch_members();
   void apply(const Roster::Actions& actions);
-  void break_off(const Error& error, bool is_final);
+  void install(const Epoch& epoch);
+  Status receive_newcomer(int rank, const Message& message);
 
   Status judge(const Claim& peer) const;
+  std::set<int> list_controls() const;
+
+  // Any thread's.
+  Status judge_peer(const Claim& peer) const;
+  bool has_checksums(const Member& peer) const;
+  std::optional<Error> find_left() const;
+  void wait_for_watcher(const Deadline& deadline);
   Result<std::unique_ptr<Connection>> connect_to(int peer, std::uint32_t purpose, const Deadline& deadline);
-  Error failure() const {
-    const std::lock_guard lock(mutex_);
-    return failure_.error;
-  }
-  bool checksums_with(int peer) const;
-  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // Of a newcomer.
+  Status enter(const Deadline& deadline);
+  Status introduce_to(int peer, const Member& member, const Deadline& deadline);
+
+  struct Control {
+    int peer = 0;
+    std::unique_ptr<Connection> connection;
+    std::optional<Member> member;  // where it has not been known
+  };
 
   const SessionOptions options_;
   const Secret secret_;
-  const Membership membership_;
-  const int rank_;
+  Membership membership_;  // only regroup() changes it: addresses of newcomers
+  bool is_newcomer_;       // and has not entered
   const double beat_seconds_;
 
   PeerStatus peers_;
-  std::atomic<bool> failed_{false};
+  SessionHealth health_;
   std::atomic<std::uint64_t> epoch_;  // of connections, as the last regroup() said
+  Arrivals arrivals_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   struct {
-    Error error;            // where failed_
-    bool is_final = false;  // regroup() does not end it
-  } failure_;
-  struct {
-    std::vector<Epoch> installed;  // and not yet returned by regroup()
-    bool is_agreed = true;         // no rank is lost that is a member
-  } epochs_;
-  struct {
-    int open = 0;
-    std::vector<std::pair<int, std::unique_ptr<Connection>>> made;  // by connect_all(), for the watcher
+    std::set<int> to;
+    std::vector<Control> made;  // by other threads, for the watcher
+    std::vector<int> ready;     // whom this newcomer is connected to, for the watcher to tell them
   } control_connections_;
   struct {
     std::vector<AbortMessage> reports;  // of this rank, for the watcher
@@ -108,17 +127,12 @@ class WatchedSession final : public Session {
     bool stopping = false;
     bool are_sent = true;  // nothing waits to be sent
   } requests_;
-  // By epoch, rank and purpose.
-  std::map<std::tuple<std::uint64_t, int, std::uint32_t>, std::unique_ptr<Connection>> arrivals_;
 
   // Touched by the watcher only.
   std::vector<std::unique_ptr<Connection>> controls_;
   Acceptor acceptor_;
   Suspicion suspicion_;
-  struct {
-    std::optional<Roster> roster;
-    std::vector<Descriptor> processes;  // by rank, of this host's (pidfd)
-  } elastic_;
+  std::optional<ElasticMembers> members_;  // of an elastic session
   double next_beat_ = 0;
   bool announced_leave_ = false;
 
