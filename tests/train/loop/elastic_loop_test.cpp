@@ -1,5 +1,6 @@
 // Ranks are lost at any operation that they do together, as threads of which a seed says who ends where, and who of the
-// others still sees the operation through. Whatever happens, the run's result is that of one rank.
+// others still sees the operation through; and others take their places. Whatever happens, the run's result is that of
+// one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,37 +38,41 @@ class Hub {
     for (int rank = 0; rank < kRanks; ++rank) members_.push_back(rank);
   }
 
-  // By rank; empty for those that are no members.
-  Result<std::vector<Word>> meet(int rank, Word word) {
+  // By rank; empty for those that do not take part. Only these ranks do, or, where none are named, all members.
+  Result<std::vector<Word>> meet(int rank, Word word, const std::vector<int>& ranks = {}) {
     std::unique_lock lock(mutex_);
     if (ends_here(rank, false)) return end(rank);
-    const std::uint64_t number = next_[rank]++;
-    Operation& operation = operations_[{epochs_[rank], number}];
+    if (is_broken(rank)) return fail(ErrorCode::kPeerLost, "the ranks have changed");
+    Operation& operation = operations_[{epochs_[rank], ranks, next_[{rank, ranks}]++}];
     operation.words.resize(kRanks);
     operation.words[rank] = std::move(word);
     operation.here.insert(rank);
     changed_.notify_all();
     const bool ends = ends_here(rank, true);
-    ++calls_[rank];
     if (ends) {
       operation.is_torn = true;
       return end(rank);
     }
-    changed_.wait(lock, [&] { return operation.here.size() == members_.size() || is_broken(rank); });
-    if (operation.here.size() == members_.size() && !(operation.is_torn && random_() % 2 == 0)) return operation.words;
-    return fail(ErrorCode::kPeerLost, "a rank was lost");
+    ++calls_[rank];
+    const std::size_t all = ranks.empty() ? members_.size() : ranks.size();
+    changed_.wait(lock, [&] { return operation.here.size() == all || is_broken(rank); });
+    if (operation.here.size() == all && !(operation.is_torn && random_() % 2 == 0)) return operation.words;
+    return fail(ErrorCode::kPeerLost, "the ranks have changed");
   }
 
-  Result<std::vector<std::vector<int>>> regroup(int rank) {
+  Result<std::vector<std::vector<int>>> regroup(int rank, bool is_newcomer = false) {
     std::unique_lock lock(mutex_);
     if (ends_here(rank, false)) return end(rank);
     ++calls_[rank];
     const std::uint64_t before = epochs_[rank];
-    waiting_.insert(rank);
+    (is_newcomer ? newcomers_ : waiting_).insert(rank);
     install_if_all_wait();
-    changed_.wait(lock, [&] { return epochs_[rank] != before || !left_.empty(); });
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return epochs_[rank] != before || !left_.empty() || members_.empty(); });
+    newcomers_.erase(rank);
     if (epochs_[rank] == before) return fail(ErrorCode::kUnavailable, "a rank has left in order");
-    return std::vector(history_.begin() + static_cast<std::ptrdiff_t>(before),
+    const auto known = is_newcomer ? epochs_[rank] - 1 : before;
+    return std::vector(history_.begin() + static_cast<std::ptrdiff_t>(known),
                        history_.begin() + static_cast<std::ptrdiff_t>(epochs_[rank]));
   }
 
@@ -83,7 +88,10 @@ class Hub {
     EXPECT_EQ(known->second, weights) << "rank " << rank << ", step " << step;
   }
   std::uint64_t weights_after(std::int64_t step) const { return committed_.at(step); }
-  bool is_dead(int rank) const { return dead_.contains(rank); }
+  bool is_dead(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return dead_.contains(rank);
+  }
 
  private:
   struct Operation {
@@ -97,50 +105,60 @@ class Hub {
     });
   }
   tl::unexpected<Error> end(int rank) {
+    ++calls_[rank];
     dead_.insert(rank);
     waiting_.erase(rank);
+    newcomers_.erase(rank);
+    if (std::ranges::all_of(members_, [this](int member) { return dead_.contains(member); })) members_.clear();
     install_if_all_wait();
     changed_.notify_all();
     return fail(ErrorCode::kInternal, "this rank has ended");
   }
-  // A member of this rank's epoch is lost, or the others have gone on to another one.
+  // A member of this rank's epoch is lost, or the others have gone on to another one, or are about to.
   bool is_broken(int rank) const {
-    return epochs_[rank] != history_.size() ||
+    return epochs_[rank] != history_.size() || !newcomers_.empty() ||
            std::ranges::any_of(members_, [&](int member) { return dead_.contains(member); });
   }
   void install_if_all_wait() {
     std::vector<int> alive;
     std::ranges::copy_if(members_, std::back_inserter(alive), [&](int rank) { return !dead_.contains(rank); });
     if (alive.empty() || !std::ranges::equal(alive, waiting_)) return;
+    // Who takes a place comes after it is free.
+    std::set<int> later;
+    for (const int rank : newcomers_) {
+      std::ranges::find(members_, rank) == members_.end() ? alive.push_back(rank) : void(later.insert(rank));
+    }
+    std::ranges::sort(alive);
     members_ = alive;
     history_.push_back(alive);
-    for (const int rank : alive) {
-      epochs_[rank] = history_.size();
-      next_[rank] = 0;
-    }
+    for (const int rank : alive) epochs_[rank] = history_.size();
+    for (const int rank : alive) dead_.erase(rank);
+    next_.clear();
     waiting_.clear();
+    newcomers_ = later;
     changed_.notify_all();
   }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::mt19937 random_;
   const std::vector<End> ends_;
   std::vector<int> members_;
   std::vector<std::vector<int>> history_;  // members of each epoch after the first
-  std::set<int> dead_, waiting_, left_;
+  std::set<int> dead_, waiting_, newcomers_, left_;
   std::uint64_t epochs_[kRanks] = {};
-  std::uint64_t next_[kRanks] = {};
+  std::map<std::pair<int, std::vector<int>>, std::uint64_t> next_;  // by rank and who takes part
   int calls_[kRanks] = {};
-  std::map<std::pair<std::uint64_t, std::uint64_t>, Operation> operations_;
+  std::map<std::tuple<std::uint64_t, std::vector<int>, std::uint64_t>, Operation> operations_;
   std::map<std::int64_t, std::uint64_t> committed_;
 };
 
 class HubGroup final : public collective::Group {
  public:
-  HubGroup(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
+  // Of all members, or of these.
+  HubGroup(Hub& hub, int rank, std::vector<int> ranks = {}) : hub_(hub), rank_(rank), ranks_(std::move(ranks)) {}
   Result<std::vector<double>> all_gather(std::span<const double> values, const Deadline&) override {
-    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, {values.begin(), values.end()}));
+    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, {values.begin(), values.end()}, ranks_));
     std::vector<double> all;
     for (Word word : words) {
       word.resize(values.size());
@@ -149,7 +167,7 @@ class HubGroup final : public collective::Group {
     return all;
   }
   Status all_reduce_sum(std::span<double> values, const Deadline&) override {
-    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, {values.begin(), values.end()}));
+    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, {values.begin(), values.end()}, ranks_));
     std::ranges::fill(values, 0);
     for (const Word& word : words) {
       for (std::size_t i = 0; i < word.size(); ++i) values[i] += word[i];
@@ -159,12 +177,12 @@ class HubGroup final : public collective::Group {
   Status broadcast(std::span<std::byte> bytes, int root, const Deadline&) override {
     Word own((bytes.size() + 7) / 8);
     std::memcpy(own.data(), bytes.data(), bytes.size());
-    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, own));
-    std::memcpy(bytes.data(), words[static_cast<std::size_t>(root)].data(), bytes.size());
+    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, own, ranks_));
+    std::memcpy(bytes.data(), words[static_cast<std::size_t>(ranks_.empty() ? root : ranks_[root])].data(), bytes.size());
     return {};
   }
   Status barrier(const Deadline&) override {
-    MOTLEY_TRY(hub_.meet(rank_, {}));
+    MOTLEY_TRY(hub_.meet(rank_, {}, ranks_));
     return {};
   }
   Result<std::int64_t> fetch_add(int, std::int64_t, const Deadline&) override { return 0; }
@@ -172,6 +190,7 @@ class HubGroup final : public collective::Group {
  private:
   Hub& hub_;
   const int rank_;
+  const std::vector<int> ranks_;
 };
 
 double gradient_at(std::uint32_t sample) {
@@ -251,20 +270,19 @@ class HubEvaluator final : public Evaluator {
 
 class HubModel final : public ModelState {
  public:
-  HubModel(HubGroup& group, HubSync& sync) : group_(group), sync_(sync) {}
-  Result<std::string> weights(std::int64_t) override {
-    MOTLEY_TRY(group_.barrier(Deadline::after(10)));
-    return std::to_string(sync_.weights);
-  }
+  explicit HubModel(HubSync& sync) : sync_(sync) {}
+  Result<std::string> weights(std::int64_t) override { return std::to_string(sync_.weights); }
   Result<std::string> optimizer(std::int64_t) override { return "none"; }
-  Status load_weights(const std::string&) override { return {}; }
+  Status load_weights(const std::string& text) override {
+    sync_.weights = std::stoull(text);
+    return {};
+  }
   Status load_optimizer(const std::string&) override { return {}; }
   Status start(std::int64_t, int) override { return {}; }
   Status save_embeddings() override { return {}; }
   int embedding_servers() const override { return 0; }
 
  private:
-  HubGroup& group_;
   HubSync& sync_;
 };
 
@@ -286,8 +304,9 @@ BatchPlan make_plan() {
 // A rank and its loop; all files are in the folder.
 class Rank final : public ElasticRanks {
  public:
-  Rank(Hub& hub, int rank, const std::filesystem::path& folder, int minimum)
+  Rank(Hub& hub, int rank, const std::filesystem::path& folder, int minimum, bool is_newcomer = false)
       : hub_(hub),
+        is_newcomer_(is_newcomer),
         folder_(folder),
         minimum_(minimum),
         group_(hub, rank),
@@ -296,7 +315,7 @@ class Rank final : public ElasticRanks {
         sync_(hub, rank),
         runner_(plan_, sync_, rank),
         evaluator_(group_, sync_),
-        model_(group_, sync_),
+        model_(sync_),
         checkpoints_(context_, folder / "checkpoint", {.every_steps = 2, .keep = 2}),
         reporter_({.steps = kSteps, .is_elastic = true}),
         mover_(context_, follower_, reporter_, folder) {
@@ -304,7 +323,8 @@ class Rank final : public ElasticRanks {
   }
 
   Status run() {
-    if (context_.rank == 0) MOTLEY_TRY(reporter_.open(folder_));
+    if (is_newcomer_) context_.writer = -1;
+    if (context_.writes()) MOTLEY_TRY(reporter_.open(folder_));
     LoopOptions options;
     options.steps = kSteps;
     options.evaluate_every_epochs = 1;
@@ -318,19 +338,30 @@ class Rank final : public ElasticRanks {
   }
 
   Result<std::vector<std::vector<int>>> regroup() override {
-    MOTLEY_ASSIGN(auto epochs, hub_.regroup(context_.rank));
+    MOTLEY_ASSIGN(auto epochs, hub_.regroup(context_.rank, is_newcomer_ && !has_entered_));
+    has_entered_ = true;
     context_.present = epochs.back();
     return epochs;
   }
+  Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) override {
+    return std::make_unique<HubGroup>(hub_, context_.rank, ranks);
+  }
   Status synchronise() override { return group_.barrier(Deadline::after(10)); }
   Status take_over(std::int64_t) override { return reporter_.open(folder_); }
+  Status stand_alone() override { return fail(ErrorCode::kUnavailable, "not here"); }
   int minimum() const override { return minimum_; }
+  double join_seconds() const override { return 0; }
+  bool is_newcomer() const override { return is_newcomer_; }
+  void enter() override { is_newcomer_ = false; }
+  void follow_writer(int rank) override { context_.writer = rank; }
 
   std::int64_t steps() const { return progress_.step; }
   std::int64_t not_used_once() const { return audit_.not_used_once(); }
 
  private:
   Hub& hub_;
+  bool is_newcomer_;
+  bool has_entered_ = false;
   const std::filesystem::path folder_;
   const int minimum_;
   FakeSession session_;
@@ -370,7 +401,9 @@ struct Outcome {
   std::vector<int> alive;
 };
 
-Outcome run_ranks(Hub& hub, const std::filesystem::path& folder, int minimum, std::uint32_t seed) {
+// `replacements`: for each rank so many processes that take its place once it has ended.
+Outcome run_ranks(Hub& hub, const std::filesystem::path& folder, int minimum, std::uint32_t seed,
+                  const std::vector<int>& replacements = std::vector<int>(kRanks)) {
   Outcome outcome;
   outcome.done.resize(kRanks);
   std::vector<std::unique_ptr<Rank>> ranks;
@@ -378,8 +411,15 @@ Outcome run_ranks(Hub& hub, const std::filesystem::path& folder, int minimum, st
   {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < kRanks; ++rank) {
-      threads.emplace_back(
-          [&, rank] { outcome.done[static_cast<std::size_t>(rank)] = ranks[static_cast<std::size_t>(rank)]->run(); });
+      threads.emplace_back([&, rank] {
+        const auto own = static_cast<std::size_t>(rank);
+        outcome.done[own] = ranks[own]->run();
+        for (int i = 0; i < replacements[own] && hub.is_dead(rank); ++i) {
+          auto newcomer = std::make_unique<Rank>(hub, rank, folder, minimum, true);
+          outcome.done[own] = newcomer->run();
+          ranks[own] = std::move(newcomer);
+        }
+      });
     }
   }
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -415,6 +455,37 @@ TEST_F(ElasticLoop, WhoeverEndsWhereverTheResultIsThatOfOneRank) {
     }
     ASSERT_EQ(hub.weights_after(kSteps), expected);
   }
+}
+
+// Some of those who end are replaced, once or twice, and may end again, also while they join.
+TEST_F(ElasticLoop, WhoeverJoinsWhereverTheResultIsThatOfOneRank) {
+  const std::uint64_t expected = expected_weights();
+  int joined = 0;
+  for (std::uint32_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    std::vector<Hub::End> ends;
+    std::vector<int> ranks = {0, 1, 2, 3};
+    std::ranges::shuffle(ranks, random);
+    ranks.resize(1 + random() % 3);  // one rank stays
+    std::vector<int> replacements(kRanks);
+    for (const int rank : ranks) {
+      replacements[static_cast<std::size_t>(rank)] = static_cast<int>(random() % 3);
+      const int first = static_cast<int>(random() % 24);
+      ends.push_back({rank, first, random() % 2 == 0});
+      ends.push_back({rank, first + 1 + static_cast<int>(random() % 16), random() % 2 == 0});
+    }
+    Hub hub(seed, ends);
+    const TemporaryFolder folder;
+    const Outcome outcome = run_ranks(hub, folder.path, 1, seed, replacements);
+    for (const int rank : outcome.alive) {
+      const Status& done = outcome.done[static_cast<std::size_t>(rank)];
+      ASSERT_TRUE(done) << done.error().message;
+      joined += std::ranges::find(ranks, rank) != ranks.end() ? 1 : 0;
+    }
+    ASSERT_EQ(hub.weights_after(kSteps), expected);
+  }
+  EXPECT_GT(joined, 10);
 }
 
 TEST_F(ElasticLoop, TooFewEndWithACheckpoint) {

@@ -28,6 +28,7 @@ constexpr std::uint32_t kPullingInterval = 8;  // steps from one such considerat
 constexpr double kPullingGain = 0.12;          // predicted gain for which pulling is tried
 constexpr std::uint64_t kFirstPause = 256;     // steps without pulling after it ended, doubled each time
 constexpr std::uint32_t kShardsPerWorker = 8;
+constexpr double kNewcomerPart = 0.25;  // of an equal share, that a worker of unknown speed gets at first
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -217,7 +218,15 @@ Status BatchSplitter::limit(std::uint64_t step, std::vector<WorkerLimits> limits
     return fail(ErrorCode::kInvalidInput, "replay: the shares are those that were recorded and cannot be limited");
   }
   MOTLEY_TRY(solve_min_max(std::vector<WorkerCost>(workers(), {0, 1}), limits, options_.batch));
-  options_.limits = std::move(limits);
+  const std::vector<WorkerLimits> before = std::exchange(options_.limits, std::move(limits));
+  std::vector<std::size_t> newcomers;
+  for (std::size_t i = 0; i < workers(); ++i) {
+    if (before[i].maximum == 0 && options_.limits[i].maximum > 0) newcomers.push_back(i);
+  }
+  if (!newcomers.empty()) {
+    welcome(step, newcomers);
+    return {};
+  }
   const auto is_kept = [&](std::size_t i) {
     return shares_[i] >= options_.limits[i].minimum && shares_[i] <= options_.limits[i].maximum;
   };
@@ -231,6 +240,28 @@ Status BatchSplitter::limit(std::uint64_t step, std::vector<WorkerLimits> limits
   std::string reason = fmt::format("step {}: {} keep to new limits", step, format_text(shares));
   move_to(step, std::move(shares), shards_, std::move(reason));
   return {};
+}
+
+// Shares for workers that had none and of whose speed nothing is known: what the policy gives them, or, where that
+// depends on their speed, little at first.
+void BatchSplitter::welcome(std::uint64_t step, std::span<const std::size_t> newcomers) {
+  std::vector<double> weights(workers(), 1.0);
+  if (!options_.proportions.empty()) weights = options_.proportions;
+  if (options_.policy == SplitPolicy::kDynamic) {
+    weights.assign(shares_.begin(), shares_.end());
+    const auto workers_now =
+        std::ranges::count_if(options_.limits, [](const WorkerLimits& limit) { return limit.maximum > 0; });
+    for (const std::size_t i : newcomers) {
+      weights[i] = kNewcomerPart * static_cast<double>(options_.batch) / static_cast<double>(workers_now);
+    }
+  }
+  for (const std::size_t i : newcomers) fits_[i] = {};
+  best_.reset();
+  history_.clear();
+  BatchSplit shares = proportional(weights, options_.batch);
+  std::string reason = fmt::format("step {}: {} with worker{} {} new", step, format_text(shares),
+                                   newcomers.size() == 1 ? "" : "s", fmt::join(newcomers, ", "));
+  move_to(step, std::move(shares), shards_, std::move(reason));
 }
 
 std::vector<WorkerCost> BatchSplitter::costs() const {
@@ -497,7 +528,8 @@ Result<bool> BatchSplitter::restore(std::string_view text) {
         (options_.policy == SplitPolicy::kDynamic && !options_.may_pull && saved.at("shards") > 0)) {
       return false;
     }
-    BatchSplitter restored = *this;
+    BatchSplitter restored(options_);  // what is not saved starts afresh
+    restored.fits_.resize(workers());
     visit_saved(restored, [&](const char* key, auto& value) { saved.at(key).get_to(value); });
     for (std::size_t i = 0; i < workers(); ++i) {
       restored.fits_[i] = CostFit::restore(saved.at("fits").at(i));

@@ -79,7 +79,8 @@ class BatchSplitter {
   Status observe(std::uint64_t step, std::span<const Observation> observations);
 
   // Gives the workers other limits, one a worker: what one of them can hold has turned out to be less. Shares that
-  // break them change at once; what was learnt of the workers' speed stays. Refuses limits that no split meets, and
+  // break them change at once; what was learnt of the workers' speed stays, but for those that could have none (maximum
+  // 0) and now can: they are new, and with `dynamic` get a small share at first. Refuses limits that no split meets, and
   // replay, whose shares are given; then nothing changes.
   Status limit(std::uint64_t step, std::vector<WorkerLimits> limits);
 
@@ -114,6 +115,7 @@ class BatchSplitter {
   bool settle(std::uint64_t step);
   bool consider_pulling(std::uint64_t step);
   void consider_move(std::uint64_t step);
+  void welcome(std::uint64_t step, std::span<const std::size_t> newcomers);
   void wake_idle_workers(std::uint64_t step);
   void move_to(std::uint64_t step, BatchSplit shares, std::uint32_t shards, std::string reason);
   std::vector<WorkerCost> costs() const;

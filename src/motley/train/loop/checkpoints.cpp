@@ -57,23 +57,45 @@ Status Checkpoints::save(const RunState& state, Reporter& reporter) {
   return {};
 }
 
-Result<bool> Checkpoints::restore(Checkpoint start, const RunState& state,
-                                  const std::function<Status(Status)>& explain) const {
+// Its files, from the root to all.
+Status Checkpoints::send(Checkpoint& checkpoint, collective::Group& group, int root) const {
   const Deadline deadline = context_.long_deadline();
   for (const char* name : {kWeightsFile, kOptimizerFile, kStateFile, kAuditFile}) {
-    MOTLEY_ASSIGN(start.files[name], broadcast_text(context_.group, std::move(start.files[name]), 0, deadline));
+    MOTLEY_ASSIGN(checkpoint.files[name], broadcast_text(group, std::move(checkpoint.files[name]), root, deadline));
   }
-  if (!start.files[kWeightsFile].empty()) {
-    MOTLEY_TRY(explain(state.model.load_weights(start.files[kWeightsFile])));
-  }
-  if (start.files[kStateFile].empty()) {
+  return {};
+}
+
+Status Checkpoints::hand_out(const RunState& state, collective::Group& group, int root) const {
+  MOTLEY_ASSIGN(Checkpoint now, gather(state));
+  return send(now, group, root);
+}
+
+Status Checkpoints::take_over(const RunState& state, collective::Group& group, int root) const {
+  Checkpoint now;
+  MOTLEY_TRY(send(now, group, root));
+  MOTLEY_ASSIGN(const bool is_whole, load(now, state, [](Status done) { return done; }));
+  return is_whole ? Status() : fail(ErrorCode::kInternal, "the others split the batch in a way that is unknown here");
+}
+
+Result<bool> Checkpoints::restore(Checkpoint start, const RunState& state,
+                                  const std::function<Status(Status)>& explain) const {
+  MOTLEY_TRY(send(start, context_.group, context_.writer));
+  return load(start, state, explain);
+}
+
+Result<bool> Checkpoints::load(const Checkpoint& start, const RunState& state,
+                               const std::function<Status(Status)>& explain) const {
+  const auto text = [&](const char* name) -> const std::string& { return start.files.at(name); };
+  if (!text(kWeightsFile).empty()) MOTLEY_TRY(explain(state.model.load_weights(text(kWeightsFile))));
+  if (text(kStateFile).empty()) {
     MOTLEY_TRY(state.model.start(0, 0));
     return true;
   }
-  MOTLEY_ASSIGN(const SavedState saved, parse_state(start.files[kStateFile]));
+  MOTLEY_ASSIGN(const SavedState saved, parse_state(text(kStateFile)));
   MOTLEY_ASSIGN(const bool restored, state.plan.restore(saved));
-  MOTLEY_TRY(explain(state.model.load_optimizer(start.files[kOptimizerFile])));
-  MOTLEY_TRY(state.audit.restore(start.files[kAuditFile], saved.not_used_once, saved.ledger.epoch, context_.writes()));
+  MOTLEY_TRY(explain(state.model.load_optimizer(text(kOptimizerFile))));
+  MOTLEY_TRY(state.audit.restore(text(kAuditFile), saved.not_used_once, saved.ledger.epoch, context_.writes()));
   state.progress = {saved.step, saved.evaluated_step, saved.step, saved.next_evaluation};
   MOTLEY_TRY(state.model.start(saved.step, saved.table_servers));
   return restored;

@@ -52,12 +52,21 @@ class Checkpoints {
   Result<Checkpoint> gather(const RunState& state) const;
   Status save(const RunState& state, Reporter& reporter);
 
-  // Every rank goes on from rank 0's state; without a state.json it starts afresh, without weights from its own.
+  // What a checkpoint holds, from the rank that writes the run's files, `root` of this group, to the others of it, which
+  // have just joined and go on from there.
+  Status hand_out(const RunState& state, collective::Group& group, int root) const;
+  Status take_over(const RunState& state, collective::Group& group, int root) const;
+
+  // Every rank goes on from the writer's state; without a state.json it starts afresh, without weights from its own.
   // `explain` says more about a network's state that does not fit. False where the batch's split starts afresh although
   // there is a state.
   Result<bool> restore(Checkpoint start, const RunState& state, const std::function<Status(Status)>& explain) const;
 
  private:
+  Status send(Checkpoint& checkpoint, collective::Group& group, int root) const;
+  Result<bool> load(const Checkpoint& start, const RunState& state,
+                    const std::function<Status(Status)>& explain) const;
+
   const RankContext& context_;
   const std::filesystem::path folder_;
   const Options options_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -34,9 +35,9 @@ struct RankContext {
   TimelineRecorder& timeline;
   double step_seconds = 60;                    // that a step may take
   std::vector<int> present = all_ranks(size);  // ascending
+  int writer = 0;                              // of the run's files
 
-  int writer() const { return present.front(); }  // of the run's files
-  bool writes() const { return rank == writer(); }
+  bool writes() const { return rank == writer; }
   bool is_present(int other) const { return std::ranges::binary_search(present, other); }
   int index() const { return static_cast<int>(std::ranges::lower_bound(present, rank) - present.begin()); }
   Deadline step_deadline() const { return Deadline::after(step_seconds); }
@@ -103,19 +104,30 @@ class GradientSync {
   virtual std::uint64_t bytes_sent() const = 0;  // so far
 };
 
-// The ranks of a run that goes on where some are lost.
+// The ranks of a run that goes on where some are lost, or join.
 class ElasticRanks {
  public:
   virtual ~ElasticRanks() = default;
-  // After an operation has failed as ranks were lost: those who are left agree who they are, and the context and its
-  // group are theirs. Returns the ranks of each epoch since, in order. Collective among those who are left, as is
-  // synchronise().
+  // After an operation has failed as the ranks have changed: those who are there agree who they are, and the context
+  // and its group are theirs. Returns the ranks of each epoch since, in order. Collective among those who are there, as
+  // are synchronise() and make_group(). A newcomer enters by it. kUnavailable where this rank does not go on.
   virtual Result<std::vector<std::vector<int>>> regroup() = 0;
-  // Gradients are synchronised among those who are left; what wait() has left behind is gone.
+  // Gradients are synchronised among those who are there; what wait() has left behind is gone.
   virtual Status synchronise() = 0;
+  // Some of them, ascending, this one among them.
+  virtual Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) = 0;
   // The run's files are this rank's from now on; this step was the last one that it has done.
   virtual Status take_over(std::int64_t step) = 0;
-  virtual int minimum() const = 0;  // ranks, with which the run goes on
+  // Of a rank that goes on with nobody: the context and its group are its own.
+  virtual Status stand_alone() = 0;
+  virtual int minimum() const = 0;          // ranks, with which the run goes on
+  virtual double join_seconds() const = 0;  // that it waits for more where there are fewer
+
+  // Whether this rank has not got the others' state yet; enter(): it has now.
+  virtual bool is_newcomer() const = 0;
+  virtual void enter() = 0;
+  // This one writes the run's files from now on.
+  virtual void follow_writer(int rank) = 0;
 };
 
 // How well the network does on the test data.

@@ -34,6 +34,7 @@ class Reporter {
   // Rank 0: from now on it writes into the run's folder, after what is there.
   Status open(const std::filesystem::path& folder);
   bool is_open() const { return outputs_.has_value(); }
+  void close() { outputs_.reset(); }
   // The line of the step that was done last, if it is this one: for who goes on where the file has none.
   Status repeat(std::int64_t step);
   // The split's changes up to now are no news.
@@ -49,7 +50,10 @@ class Reporter {
   void clear_progress();
   Status flush();
 
-  double started() const { return started_; }  // monotonic seconds
+  double started() const { return started_; }                   // monotonic seconds
+  double now() const { return monotonic_seconds() - started_; }  // seconds of the run
+  // Of a rank that has joined a run: so many are over.
+  void set_now(double seconds) { started_ = monotonic_seconds() - seconds; }
 
  private:
   struct Outputs {
@@ -58,13 +62,12 @@ class Reporter {
     ProgressLine progress;
   };
   StepMetrics measure(const Step& step, std::span<const Report> reports, const BatchPlan& plan, double seconds);
-  double now() const { return monotonic_seconds() - started_; }  // seconds of the run
   Status write(const MetricsLine& line) const;
   Status draw(const StepMetrics& line);
   void show_progress(const Step& step, const StepMetrics& line);
 
   const Options options_;
-  const double started_;
+  double started_;
   std::optional<Outputs> outputs_;
   std::uint64_t moves_ = 0;  // of the split, that were reported
   double smooth_step_seconds_ = 0;

@@ -14,22 +14,12 @@
 // take place only in steps where all ranks meet, for all steps since they met last: every kMaxStepsApart, and wherever
 // there is something that all do together. Until then every rank keeps to the same plan.
 //
-// Where a rank is lost in an elastic run, whatever the others wait for fails, and they regroup:
-//
-//   a. They agree on who is left (net/roster.h). All who are left go through the same epochs, in the same order.
-//   b. They tell each other the last step that they have done. Reports are gathered only after all ranks have all of a
-//      step's reduced gradients. So where one has done a step that another has not, the other has its gradients, too,
-//      and needs only the reports. Now all have done step S, and none more.
-//   c. What some still had to do after S (audit, evaluation, checkpoint), all do, again if need be.
-//   d. Step S + 1 keeps its window and its shares. Those of the lost are handed to the others, in proportion to theirs.
-//      Whoever has computed its own share keeps its gradient, computes only what it was handed, and the gradients are
-//      reduced anew. So the step's gradient is that of its whole window, as if nothing had happened.
-//   e. From step S + 2 on the window is split among those who are left.
+// Where ranks are lost in an elastic run, or join, whatever the others wait for fails, and they regroup (regrouping.h):
+// then they go on with the very operation.
 #include "motley/train/loop/training_loop.h"
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "motley/base/log.h"
 
@@ -37,16 +27,28 @@ namespace motley::train {
 
 static constexpr std::size_t kMaxStepsApart = 20;  // after so many all ranks meet
 
+TrainingLoop::TrainingLoop(LoopOptions options, const RankContext& context, const LoopParts& parts,
+                           RunProgress& progress)
+    : options_(std::move(options)), context_(context), parts_(parts), progress_(progress) {
+  if (parts.elastic == nullptr) return;
+  regrouping_.emplace(context, parts, progress,
+                      Regrouping::Loop{.state = state_,
+                                       .commit = [this](AllReports reports) { return commit(std::move(reports)); },
+                                       .end = [this] { end(); },
+                                       .save = [this] { return save(); },
+                                       .is_asked_to_stop = options_.is_asked_to_stop});
+}
+
 Status TrainingLoop::run() {
-  told_ = context_.present;
-  while (!has_ended_ || duties_ != 0) {
+  if (regrouping_ && parts_.elastic->is_newcomer()) MOTLEY_TRY(regrouping_->run());
+  while (!state_.has_ended || state_.duties != 0) {
     Status done = advance();
-    if (!done && goes_on_after(done.error())) done = regroup();
+    if (!done && goes_on_after(done.error())) done = regrouping_->run();
     // Who has left has seen that all have done all.
-    if (!done && done.error().code == ErrorCode::kUnavailable && has_ended_ && duties_ == kPart) break;
+    if (!done && done.error().code == ErrorCode::kUnavailable && state_.has_ended && state_.duties == kPart) break;
     MOTLEY_TRY(done);
   }
-  if (!stop_) return {};
+  if (!state_.stops) return {};
   MOTLEY_TRY(parts_.reporter->event(progress_.step, "interrupted", fmt::format("after step {}", progress_.step)));
   return fail(ErrorCode::kInterrupted, "stopped after step {}{}", progress_.step,
               parts_.checkpoints->keeps_any() ? "; a checkpoint was written" : "");
@@ -54,29 +56,29 @@ Status TrainingLoop::run() {
 
 // What is left once no more steps are done.
 void TrainingLoop::end() {
-  has_ended_ = true;
-  duties_ |= kSave;
-  if (parts_.elastic != nullptr) duties_ |= kPart;
-  if (stop_) return;
-  if (progress_.evaluated_step != progress_.step && options_.evaluate_every_epochs >= 0) duties_ |= kEvaluate;
-  if (parts_.plan->ledger().cursor != 0) duties_ |= kAudit;
+  state_.has_ended = true;
+  state_.duties |= kSave;
+  if (regrouping_) state_.duties |= kPart;
+  if (state_.stops) return;
+  if (progress_.evaluated_step != progress_.step && options_.evaluate_every_epochs >= 0) state_.duties |= kEvaluate;
+  if (parts_.plan->ledger().cursor != 0) state_.duties |= kAudit;
 }
 
 // What is next: what all still have to do together after a step, or the step. Where it fails, it can be called again
 // once the ranks that are left have regrouped, and goes on from there.
 Status TrainingLoop::advance() {
-  if (duties_ != 0) return do_duties();
-  if (progress_.step >= options_.steps || stop_) {
+  if (state_.duties != 0) return do_duties();
+  if (progress_.step >= options_.steps || state_.stops) {
     end();
     return do_duties();
   }
-  if (!under_way_) MOTLEY_TRY(begin_step());
+  if (!state_.under_way) MOTLEY_TRY(begin_step());
   MOTLEY_TRY(compute());
   MOTLEY_TRY(reduce());
-  if (!under_way_->step.synchronises) {
-    MOTLEY_TRY(parts_.plan->commit(under_way_->step));
-    progress_.step = under_way_->step.number;
-    under_way_.reset();
+  if (!state_.under_way->step.synchronises) {
+    MOTLEY_TRY(parts_.plan->commit(state_.under_way->step));
+    progress_.step = state_.under_way->step.number;
+    state_.under_way.reset();
     return {};
   }
   MOTLEY_ASSIGN(AllReports reports, exchange_reports());
@@ -88,19 +90,16 @@ Status TrainingLoop::begin_step() {
   MOTLEY_ASSIGN(Step step, parts_.plan->next(progress_.step + 1));
   step.learning_rate = options_.learning_rate(step.number);
   step.synchronises = synchronises_in(step);
-  WindowParts parts = parts_.elastic != nullptr ? cut_window(step) : WindowParts();
-  if (step.number == changed_step_) {
-    for (const std::vector<int>& ranks : epochs_) hand_over(parts, ranks, step.plan.shares);
-  }
-  under_way_.emplace();
-  under_way_->step = std::move(step);
-  under_way_->parts = std::move(parts);
+  WindowParts parts = regrouping_ ? regrouping_->cut(step) : WindowParts();
+  state_.under_way.emplace();
+  state_.under_way->step = std::move(step);
+  state_.under_way->parts = std::move(parts);
   return {};
 }
 
 // Until this rank's gradient is complete, and its synchronisation has started.
 Status TrainingLoop::compute() {
-  StepUnderWay& own = *under_way_;
+  StepUnderWay& own = *state_.under_way;
   GradientSync& sync = *parts_.sync;
   const auto rank = static_cast<std::size_t>(context_.rank);
   StepRunner& runner = own.step.plan.pulls() ? *parts_.work_queue : *parts_.runner;
@@ -112,16 +111,15 @@ Status TrainingLoop::compute() {
     own.sent_before = sync.bytes_sent() + runner.bytes_sent();
     own.computed = 0;
     own.is_started = false;
-    const std::size_t shares = own.step.plan.shares.empty() || own.step.plan.shares[rank] == 0 ? 0 : 1;
-    if (parts_.elastic == nullptr || own.parts[rank].size() == shares) {  // else all is added below
+    if (!regrouping_ || own.parts[rank] == cut_window(own.step)[rank]) {  // else all is added below
       MOTLEY_TRY(runner.run(own.step, own.report));
       own.report.compute = monotonic_seconds() - own.step.begin;
-      own.computed = shares;
+      own.computed = regrouping_ ? own.parts[rank].size() : 0;
       own.is_started = true;
     }
     own.is_computed = true;
   }
-  if (parts_.elastic == nullptr) return {};
+  if (!regrouping_) return {};
   // What it was handed since.
   const auto& ranges = own.parts[rank];
   if (own.is_started && ranges.size() == own.computed) return {};
@@ -139,14 +137,14 @@ Status TrainingLoop::compute() {
 
 // Until this rank has the reduced gradients, and with them what it tells the others.
 Status TrainingLoop::reduce() {
-  StepUnderWay& own = *under_way_;
+  StepUnderWay& own = *state_.under_way;
   if (own.is_reduced) return {};
   GradientSync& sync = *parts_.sync;
   const StepRunner& runner = own.step.plan.pulls() ? *parts_.work_queue : *parts_.runner;
   Report& report = own.report;
   // Where all meet, the slowest rank may be some steps behind, each of which has its time.
   const double behind = own.step.synchronises && sync.is_async()
-                            ? std::min<double>(options_.staleness, static_cast<double>(unreported_.size()))
+                            ? std::min<double>(options_.staleness, static_cast<double>(state_.unreported.size()))
                             : 0;
   MOTLEY_TRY(sync.wait(own.step, (1 + behind) * context_.step_seconds, report));
   const double reduced = monotonic_seconds();
@@ -160,29 +158,29 @@ Status TrainingLoop::reduce() {
   if (sync.is_async()) {
     context_.timeline.record(Phase::kWait, own.step.number, own.step.begin + report.compute, reduced);
   }
-  unreported_.push_back({own.step, report});
+  state_.unreported.push_back({own.step, report});
   own.is_reduced = true;
   return {};
 }
 
 Result<AllReports> TrainingLoop::exchange_reports() {
-  context_.set_phase(under_way_->step.number, "gathering times");
-  return gather_reports(context_.group, unreported_, context_.step_deadline());
+  context_.set_phase(state_.under_way->step.number, "gathering times");
+  return gather_reports(context_.group, state_.unreported, context_.step_deadline());
 }
 
 // All have the reduced gradients.
 Status TrainingLoop::commit(AllReports reports) {
-  const Step step = under_way_->step;
+  const Step step = state_.under_way->step;
   for (std::size_t i = 0; i < reports.size(); ++i) {
     for (int rank = 0; rank < context_.size; ++rank) {
       if (!context_.is_present(rank) && reports[i][static_cast<std::size_t>(rank)].samples == 0) {
         reports[i][static_cast<std::size_t>(rank)] = {};  // not those of a device without time
       }
     }
-    MOTLEY_TRY(check_finite(unreported_[i].step, reports[i]));
-    MOTLEY_TRY(parts_.emulation->check(unreported_[i].step, reports[i]));
+    MOTLEY_TRY(check_finite(state_.unreported[i].step, reports[i]));
+    MOTLEY_TRY(parts_.emulation->check(state_.unreported[i].step, reports[i]));
   }
-  if (parts_.elastic != nullptr) MOTLEY_TRY(record_samples(reports.back()));
+  if (regrouping_) MOTLEY_TRY(record_samples(reports.back()));
   const double gathered = monotonic_seconds();
   MOTLEY_TRY(parts_.sync->update(step));
   const double ended = monotonic_seconds();
@@ -190,30 +188,29 @@ Status TrainingLoop::commit(AllReports reports) {
   MOTLEY_TRY(learn_from(reports, ended));
   MOTLEY_ASSIGN(const bool ends_epoch, parts_.plan->commit(step));
   progress_.step = step.number;
-  under_way_.reset();
-  last_reports_ = reports.back();
+  state_.under_way.reset();
 
-  if (ends_epoch) duties_ |= kAudit;
+  if (ends_epoch) state_.duties |= kAudit;
   if (const double done = parts_.plan->epochs_at(parts_.plan->ledger().cursor); evaluation_is_due(done)) {
     // Several may have become due at once.
     const double behind = (done + 1e-9 - progress_.next_evaluation) / options_.evaluate_every_epochs;
     progress_.next_evaluation += options_.evaluate_every_epochs * (std::max(0.0, std::floor(behind)) + 1);
-    duties_ |= kEvaluate;
+    state_.duties |= kEvaluate;
   }
   const auto any = [&](double Report::* flag) {
     return std::ranges::any_of(reports.back(), [&](const Report& report) { return report.*flag != 0; });
   };
-  stop_ = any(&Report::stop);
-  if (any(&Report::checkpoint)) duties_ |= kSave;
-  if (any(&Report::moves) && !stop_ && step.number < options_.steps) duties_ |= kMove;
+  state_.stops = any(&Report::stop);
+  if (any(&Report::checkpoint)) state_.duties |= kSave;
+  if (any(&Report::moves) && !state_.stops && step.number < options_.steps) state_.duties |= kMove;
   return {};
 }
 
 Status TrainingLoop::do_duties() {
   const auto take_turn = [&](Duty duty, const auto& act) -> Status {
-    if ((duties_ & duty) == 0) return {};
+    if ((state_.duties & duty) == 0) return {};
     MOTLEY_TRY(act());
-    duties_ &= ~static_cast<unsigned>(duty);
+    state_.duties &= ~static_cast<unsigned>(duty);
     return {};
   };
   MOTLEY_TRY(take_turn(kAudit, [&] { return audit(); }));
@@ -224,89 +221,22 @@ Status TrainingLoop::do_duties() {
 }
 
 bool TrainingLoop::goes_on_after(const Error& error) const {
-  return parts_.elastic != nullptr && error.code == ErrorCode::kPeerLost;
-}
-
-// Until those who are left have one state, whoever else is lost meanwhile.
-Status TrainingLoop::regroup() {
-  const double begin = monotonic_seconds();
-  context_.set_phase(progress_.step, "regrouping");
-  Status done = try_to_regroup();
-  while (!done && goes_on_after(done.error())) done = try_to_regroup();
-  MOTLEY_TRY(done);
-  context_.timeline.record(Phase::kWait, progress_.step, begin, monotonic_seconds());
-  std::vector<int> lost;
-  std::ranges::set_difference(told_, context_.present, std::back_inserter(lost));
-  told_ = context_.present;
-  const std::string text = fmt::format(
-      "rank{} {} {} lost; {} of {} workers go on after {:.3g} s", lost.size() == 1 ? "" : "s", fmt::join(lost, ", "),
-      lost.size() == 1 ? "was" : "were", context_.present.size(), context_.size, monotonic_seconds() - begin);
-  if (context_.writes()) spdlog::warn("step {}: {}", progress_.step + 1, text);
-  MOTLEY_TRY(parts_.reporter->event(progress_.step, "lost", text));
-  if (static_cast<int>(context_.present.size()) >= parts_.elastic->minimum()) return {};
-  MOTLEY_TRY(save());
-  return fail(ErrorCode::kPeerLost, "{} of at least {} workers are left after step {}{}", context_.present.size(),
-              parts_.elastic->minimum(), progress_.step, progress_.saved_step > 0 ? "; a checkpoint was written" : "");
-}
-
-// See the prose at the top of this file.
-Status TrainingLoop::try_to_regroup() {
-  MOTLEY_ASSIGN(auto epochs, parts_.elastic->regroup());
-  std::ranges::move(epochs, std::back_inserter(new_epochs_));
-  if (context_.writes() && !parts_.reporter->is_open()) MOTLEY_TRY(parts_.elastic->take_over(progress_.step));
-
-  const double own[] = {static_cast<double>(progress_.step + 1)};  // 0: a rank that is not there
-  MOTLEY_ASSIGN(const std::vector<double> steps, context_.group.all_gather(own, context_.step_deadline()));
-  const auto last = std::ranges::max_element(steps);
-  const auto step = static_cast<std::int64_t>(*last) - 1;
-  if (std::ranges::any_of(steps, [&](double at) { return at != 0 && at != *last; })) {
-    std::vector<Report> reports = last_reports_;
-    reports.resize(static_cast<std::size_t>(context_.size));
-    MOTLEY_TRY(context_.group.broadcast(std::as_writable_bytes(std::span(reports)),
-                                        static_cast<int>(last - steps.begin()), context_.step_deadline()));
-    if (progress_.step < step) {
-      MOTLEY_INVARIANT(progress_.step + 1 == step && under_way_ && under_way_->is_reduced,
-                       "rank {} has done step {}, another one step {}", context_.rank, progress_.step, step);
-      MOTLEY_TRY(commit({std::move(reports)}));
-    }
-  }
-
-  constexpr unsigned kFlags = 4;
-  double flags[kFlags];
-  const unsigned own_flags = (duties_ & kShared) | (has_ended_ ? kAudit : 0U);
-  for (unsigned i = 0; i < kFlags; ++i) flags[i] = (own_flags >> i & 1U) != 0 ? 1 : 0;
-  MOTLEY_TRY(context_.group.all_reduce_sum(flags, context_.step_deadline()));
-  unsigned all_flags = 0;
-  for (unsigned i = 0; i < kFlags; ++i) all_flags |= flags[i] > 0 ? 1U << i : 0U;
-  if ((all_flags & kAudit) != 0 && !has_ended_) end();
-  duties_ = (duties_ & kAudit) | (all_flags & kShared) | (has_ended_ ? kPart : 0U);
-  if ((duties_ & kSave) != 0) progress_.saved_step = 0;  // of those who have saved, too
-
-  MOTLEY_TRY(parts_.elastic->synchronise());
-  changed_step_ = step + 1;
-  if (under_way_) {
-    for (const auto& ranks : new_epochs_) hand_over(under_way_->parts, ranks, under_way_->step.plan.shares);
-    under_way_->is_started = under_way_->is_reduced = false;
-    unreported_.clear();
-  }
-  std::ranges::move(new_epochs_, std::back_inserter(epochs_));
-  new_epochs_.clear();
-  return {};
+  return regrouping_ && error.code == ErrorCode::kPeerLost;
 }
 
 // Every rank records what all have used, once their hashes say that it is what they were to use.
 Status TrainingLoop::record_samples(const std::vector<Report>& reports) {
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     double hash = 0;
-    for (const data::Range& range : under_way_->parts[rank]) {
+    for (const data::Range& range : state_.under_way->parts[rank]) {
       hash = hash_samples(hash, parts_.plan->samples_at(range));
     }
     if (hash != reports[rank].samples_hash) {
       return fail(ErrorCode::kInternal, "step {}: rank {} has used other samples than were its own",
-                  under_way_->step.number, rank);
+                  state_.under_way->step.number, rank);
     }
   }
-  for (const auto& ranges : under_way_->parts) {
+  for (const auto& ranges : state_.under_way->parts) {
     for (const data::Range& range : ranges) parts_.audit->record(parts_.plan->samples_at(range));
   }
   return {};
@@ -356,7 +286,7 @@ Status TrainingLoop::check_finite(const Step& step, const std::vector<Report>& r
 void TrainingLoop::record_times(const Step& step, const std::vector<Report>& reports, double gathered,
                                 double ended) const {
   TimelineRecorder& timeline = context_.timeline;
-  const Report& own = unreported_.back().report;
+  const Report& own = state_.unreported.back().report;
   const double computed = step.begin + own.compute;
   const double reduced = step.begin + own.total;
   timeline.record(Phase::kWait, step.number, reduced, gathered);  // for ranks that end later
@@ -370,11 +300,12 @@ void TrainingLoop::record_times(const Step& step, const std::vector<Report>& rep
 
 // The batch's split and the watch over the plan follow what was measured; the metrics have it.
 Status TrainingLoop::learn_from(const AllReports& reports, double ended) {
-  const double seconds = (ended - unreported_.front().step.begin) / static_cast<double>(reports.size());
+  const double seconds = (ended - state_.unreported.front().step.begin) / static_cast<double>(reports.size());
   const std::uint64_t moves = parts_.plan->moves();
-  const bool is_changed = !epochs_.empty() && unreported_.back().step.number == changed_step_;
+  const std::int64_t last = state_.unreported.back().step.number;
+  const bool is_changed = regrouping_ && regrouping_->has_changed(last);
   for (std::size_t i = 0; i < reports.size(); ++i) {
-    const Step& step = unreported_[i].step;
+    const Step& step = state_.unreported[i].step;
     // Once the split has changed, what was measured before that is no measurement of the new one.
     if (!step.baseline && parts_.plan->moves() == moves && !is_changed) {
       const std::vector<data::Observation> observations = observe(reports[i]);
@@ -383,18 +314,14 @@ Status TrainingLoop::learn_from(const AllReports& reports, double ended) {
     }
     MOTLEY_TRY(parts_.reporter->step(step, reports[i], *parts_.plan, seconds));
   }
-  unreported_.clear();
-  if (is_changed) {
-    MOTLEY_TRY(parts_.plan->keep_to(changed_step_ + 1, epochs_.back()));
-    epochs_.clear();
-  }
-  return {};
+  state_.unreported.clear();
+  return regrouping_ ? regrouping_->commit(last, reports.back()) : Status();
 }
 
 // Every rank comes to the same answer, whenever it asks.
 bool TrainingLoop::synchronises_in(const Step& step) const {
   const BatchPlan& plan = *parts_.plan;
-  return !parts_.sync->is_async() || unreported_.size() + 1 >= kMaxStepsApart || step.number == options_.steps ||
+  return !parts_.sync->is_async() || state_.unreported.size() + 1 >= kMaxStepsApart || step.number == options_.steps ||
          plan.is_last_of_epoch(step.window) || evaluation_is_due(plan.epochs_at(step.window.end)) ||
          parts_.checkpoints->is_due_after(step.number) || step.baseline != plan.is_baseline(step.number + 1);
 }

@@ -27,13 +27,13 @@ Result<std::string> NetworkState::collect(std::int64_t step, const std::function
   const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"step", std::to_string(step)}};
   nn::NamedTensors all;
   for (int stage = 0; stage < (parts_.layout != nullptr ? parts_.layout->stages() : 1); ++stage) {
-    const int root = parts_.layout != nullptr ? parts_.layout->list_ranks(stage).front() : parts_.context.writer();
+    const int root = parts_.layout != nullptr ? parts_.layout->list_ranks(stage).front() : parts_.context.writer;
     nn::NamedTensors tensors;
     if (root == parts_.context.rank) {
       MOTLEY_ASSIGN(tensors, own());
       tensors = parts_.sync.without_copies(std::move(tensors));
     }
-    if (root == parts_.context.writer()) {
+    if (root == parts_.context.writer) {
       all.insert(all.end(), tensors.begin(), tensors.end());
       continue;
     }

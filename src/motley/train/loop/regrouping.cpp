@@ -1,0 +1,250 @@
+// Where a rank of an elastic run is lost, or one joins, whatever the others wait for fails, and they regroup:
+//
+//   a. They agree on who is there (net/roster.h). All go through the same epochs, in the same order.
+//   b. They tell each other the last step that they have done. Reports are gathered only after all ranks have all of a
+//      step's reduced gradients. So where one has done a step that another has not, the other has its gradients, too,
+//      and needs only the reports. Now all have done step S, and none more.
+//   c. Newcomers get the state after S, as a checkpoint would hold it, from the rank that writes the run's files. They
+//      have come with the network built and the data open, so the others wait for these bytes alone.
+//   d. What some still had to do after S (audit, evaluation, checkpoint), all do, again if need be.
+//   e. Step S + 1 keeps its window and its shares. Those of the lost are handed to the others, in proportion to theirs.
+//      Whoever has computed its own share keeps its gradient, computes only what it was handed, and the gradients are
+//      reduced anew. So the step's gradient is that of its whole window, as if nothing had happened. A newcomer takes
+//      part with no samples.
+//   f. From step S + 2 on the window is split among those who are there.
+#include "motley/train/loop/regrouping.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "motley/base/log.h"
+#include "motley/serial/json_fields.h"
+#include "motley/train/loop/training_loop.h"
+
+namespace motley::train {
+namespace {
+
+constexpr double kMoment = 0.2;  // seconds between two looks at whether to wait on
+
+std::string name_ranks(const std::vector<int>& ranks, const char* one, const char* many) {
+  return fmt::format("{} {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
+                     ranks.size() == 1 ? one : many);
+}
+
+}  // namespace
+
+struct Regrouping::News {
+  std::vector<std::vector<int>> epochs;
+  std::vector<int> kept;
+  std::int64_t saved_step = 0;
+  std::int64_t duties = 0;
+  bool stops = false;
+  bool has_ended = false;
+  double seconds = 0;  // of the run
+};
+
+template <class Archive>
+void fields(Archive& archive, Regrouping::News& news) {
+  archive.required("epochs", news.epochs);
+  archive.required("kept", news.kept);
+  archive.required("saved_step", news.saved_step);
+  archive.required("duties", news.duties);
+  archive.required("stops", news.stops);
+  archive.required("has_ended", news.has_ended);
+  archive.required("seconds", news.seconds, NumberIs::kNotNegative);
+}
+
+Status Regrouping::run() {
+  for (;;) {
+    const double begin = monotonic_seconds();
+    context_.set_phase(progress_.step, parts_.elastic->is_newcomer() ? "joining" : "regrouping");
+    Status done = run_once();
+    while (!done && done.error().code == ErrorCode::kPeerLost) done = run_once();
+    if (!done) return give_up(std::move(done.error()));
+    context_.timeline.record(Phase::kWait, progress_.step, begin, monotonic_seconds());
+    MOTLEY_TRY(tell(begin));
+    if (static_cast<int>(context_.present.size()) >= parts_.elastic->minimum()) return {};
+    MOTLEY_ASSIGN(const bool has_changed, wait_for_more());
+    if (has_changed) continue;
+    return fail(ErrorCode::kPeerLost, "{} of at least {} workers are left after step {}{}", context_.present.size(),
+                parts_.elastic->minimum(), progress_.step,
+                progress_.saved_step > 0 ? "; a checkpoint was written" : "");
+  }
+}
+
+// What this rank has is not lost with it, where the others go on without it, or none of them can be reached.
+Status Regrouping::give_up(Error error) {
+  const bool is_alone = error.code == ErrorCode::kUnavailable && error.rank == context_.rank;
+  if (!is_alone || parts_.elastic->is_newcomer() || progress_.step == 0) return fail(std::move(error));
+  MOTLEY_TRY(parts_.elastic->stand_alone());
+  if (const Status saved = loop_.save(); saved && progress_.saved_step == progress_.step) {
+    error.message += fmt::format("; a checkpoint was written (step {})", progress_.step);
+  }
+  return fail(std::move(error));
+}
+
+// With a checkpoint written, until somebody comes or goes, of which there is news then, or nobody has come in time.
+Result<bool> Regrouping::wait_for_more() {
+  const auto is_change = [](const Status& done) { return !done && done.error().code == ErrorCode::kPeerLost; };
+  const Status saved = loop_.save();
+  if (is_change(saved)) return true;
+  MOTLEY_TRY(saved);
+  const Deadline deadline = Deadline::after(parts_.elastic->join_seconds());
+  spdlog::warn("{} of at least {} workers are left: waiting {:.3g} s for others to join", context_.present.size(),
+               parts_.elastic->minimum(), deadline.allowed());
+  context_.set_phase(progress_.step, "waiting for workers to join");
+  while (!deadline.passed() && !loop_.is_asked_to_stop()) {
+    const Status health = context_.session.health();
+    if (is_change(health)) return true;
+    MOTLEY_TRY(health);
+    SteadyClock::instance().sleep_until(monotonic_seconds() + kMoment);
+  }
+  return false;
+}
+
+Status Regrouping::tell(double begin) {
+  std::vector<int> lost, joined;
+  for (int rank = 0; rank < context_.size; ++rank) {
+    const auto was_away = [rank](const std::vector<int>& ranks) { return !std::ranges::binary_search(ranks, rank); };
+    const bool left_out = was_away(told_) || std::ranges::any_of(epochs_, was_away);
+    if (!was_away(told_) && left_out) lost.push_back(rank);
+    if (context_.is_present(rank) && left_out) joined.push_back(rank);
+  }
+  told_ = context_.present;
+  std::string news;
+  if (!lost.empty()) news = name_ranks(lost, "was lost", "were lost");
+  if (!joined.empty()) news += (news.empty() ? "" : ", ") + name_ranks(joined, "has joined", "have joined");
+  const std::string text = fmt::format("{}; {} of {} workers go on after {:.3g} s", news, context_.present.size(),
+                                       context_.size, monotonic_seconds() - begin);
+  if (context_.writes()) spdlog::warn("step {}: {}", progress_.step + 1, text);
+  return parts_.reporter->event(progress_.step, lost.empty() ? "joined" : "lost", text);
+}
+
+WindowParts Regrouping::cut(const Step& step) const {
+  WindowParts parts = cut_window(step);
+  if (step.number == changed_step_) {
+    for (const std::vector<int>& ranks : epochs_) hand_over(parts, ranks, step.plan.shares);
+  }
+  return parts;
+}
+
+Status Regrouping::commit(std::int64_t step, const std::vector<Report>& reports) {
+  last_reports_ = reports;
+  if (!has_changed(step)) return {};
+  kept_ = epochs_.back();
+  epochs_.clear();
+  return parts_.plan->keep_to(step + 1, kept_);
+}
+
+// See the prose at the top of this file.
+Status Regrouping::run_once() {
+  MOTLEY_ASSIGN(auto epochs, parts_.elastic->regroup());
+  std::ranges::move(epochs, std::back_inserter(new_epochs_));
+  MOTLEY_ASSIGN(const std::int64_t step, level());
+  if (!context_.writes()) parts_.reporter->close();
+  if (context_.writes() && !parts_.reporter->is_open()) MOTLEY_TRY(parts_.elastic->take_over(step));
+  MOTLEY_TRY(agree_on_duties());
+
+  MOTLEY_TRY(parts_.elastic->synchronise());
+  SavedState saved;  // the batch's split goes on from what a newcomer has been told of it, everywhere
+  parts_.plan->save(saved);
+  MOTLEY_TRY(parts_.plan->restore(saved));
+  changed_step_ = step + 1;
+  if (auto& under_way = loop_.state.under_way) {
+    for (const auto& ranks : new_epochs_) hand_over(under_way->parts, ranks, under_way->step.plan.shares);
+    under_way->is_started = under_way->is_reduced = false;
+    loop_.state.unreported.clear();
+  }
+  std::ranges::move(new_epochs_, std::back_inserter(epochs_));
+  new_epochs_.clear();
+  return {};
+}
+
+// Until all have done the same last step, which it returns, and have its state.
+Result<std::int64_t> Regrouping::level() {
+  const bool is_newcomer = parts_.elastic->is_newcomer();
+  const double own[] = {is_newcomer ? 0 : static_cast<double>(progress_.step + 1),
+                        static_cast<double>(context_.writer)};
+  MOTLEY_ASSIGN(const std::vector<double> told, context_.group.all_gather(own, context_.step_deadline()));
+  const auto steps_of = [&](int rank) { return told[2 * static_cast<std::size_t>(rank)]; };
+  const int ahead = *std::ranges::max_element(context_.present, {}, steps_of);
+  if (steps_of(ahead) == 0) {
+    return fail(ErrorCode::kUnavailable, "all workers that knew the weights were lost; --resume goes on from the last "
+                                         "checkpoint");
+  }
+  // Who writes goes on to, or else the first that has something to write.
+  int writer = static_cast<int>(told[2 * static_cast<std::size_t>(ahead) + 1]);
+  if (writer < 0 || steps_of(writer) == 0) writer = *std::ranges::find_if(context_.present, steps_of);
+  parts_.elastic->follow_writer(writer);
+  const auto step = static_cast<std::int64_t>(steps_of(ahead)) - 1;
+  const auto is_behind = [&](int rank) { return steps_of(rank) != 0 && steps_of(rank) != steps_of(ahead); };
+  if (std::ranges::any_of(context_.present, is_behind)) {
+    std::vector<Report> reports = last_reports_;
+    reports.resize(static_cast<std::size_t>(context_.size));
+    MOTLEY_TRY(
+        context_.group.broadcast(std::as_writable_bytes(std::span(reports)), ahead, context_.step_deadline()));
+    if (!is_newcomer && progress_.step < step) {
+      const auto& under_way = loop_.state.under_way;
+      MOTLEY_INVARIANT(progress_.step + 1 == step && under_way && under_way->is_reduced,
+                       "rank {} has done step {}, another one step {}", context_.rank, progress_.step, step);
+      MOTLEY_TRY(loop_.commit({std::move(reports)}));
+    }
+  }
+  std::vector<int> newcomers;
+  std::ranges::copy_if(context_.present, std::back_inserter(newcomers), [&](int rank) { return steps_of(rank) == 0; });
+  if (newcomers.empty()) return step;
+  MOTLEY_TRY(share_state(newcomers));
+  return step;
+}
+
+// From the rank that writes the run's files to those who have just come.
+Status Regrouping::share_state(const std::vector<int>& newcomers) {
+  const bool is_newcomer = parts_.elastic->is_newcomer();
+  if (!is_newcomer && !context_.writes()) return {};
+  std::vector<int> ranks = newcomers;
+  ranks.insert(std::ranges::lower_bound(ranks, context_.writer), context_.writer);
+  MOTLEY_ASSIGN(const auto group, parts_.elastic->make_group(ranks));
+  const int root = static_cast<int>(std::ranges::find(ranks, context_.writer) - ranks.begin());
+  LoopState& state = loop_.state;
+  News news{epochs_, kept_, progress_.saved_step, state.duties, state.stops, state.has_ended, parts_.reporter->now()};
+  std::ranges::copy(new_epochs_, std::back_inserter(news.epochs));
+  const Deadline deadline = context_.long_deadline();
+  MOTLEY_ASSIGN(const std::string text, broadcast_text(*group, write_json_line(news), root, deadline));
+  last_reports_.resize(static_cast<std::size_t>(context_.size));
+  MOTLEY_TRY(group->broadcast(std::as_writable_bytes(std::span(last_reports_)), root, deadline));
+  const RunState run{progress_, *parts_.plan, *parts_.audit, *parts_.model};
+  if (!is_newcomer) return parts_.checkpoints->hand_out(run, *group, root);
+
+  MOTLEY_ASSIGN(news, parse_json<News>(text, "what a newcomer is told"));
+  if (!news.kept.empty()) MOTLEY_TRY(parts_.plan->keep_to(0, news.kept));
+  MOTLEY_TRY(parts_.checkpoints->take_over(run, *group, root));
+  progress_.saved_step = news.saved_step;
+  epochs_.clear();
+  new_epochs_ = std::move(news.epochs);
+  kept_ = std::move(news.kept);
+  state = {};
+  state.duties = static_cast<unsigned>(news.duties);
+  state.stops = news.stops;
+  state.has_ended = news.has_ended;
+  parts_.reporter->follow(*parts_.plan);
+  parts_.reporter->set_now(news.seconds);
+  parts_.elastic->enter();
+  return {};
+}
+
+// What one has to do, all have; what is over for one, is for all.
+Status Regrouping::agree_on_duties() {
+  LoopState& state = loop_.state;
+  double flags[] = {0, 0, 0, state.has_ended ? 1.0 : 0.0};
+  const unsigned duties[] = {kEvaluate, kSave, kMove};
+  for (std::size_t i = 0; i < std::size(duties); ++i) flags[i] = (state.duties & duties[i]) != 0 ? 1 : 0;
+  MOTLEY_TRY(context_.group.all_reduce_sum(flags, context_.step_deadline()));
+  if (flags[3] > 0 && !state.has_ended) loop_.end();
+  state.duties &= ~kSharedDuties;
+  for (std::size_t i = 0; i < std::size(duties); ++i) state.duties |= flags[i] > 0 ? duties[i] : 0U;
+  if (state.has_ended) state.duties |= kPart;
+  if ((state.duties & kSave) != 0) progress_.saved_step = 0;  // of those who have saved, too
+  return {};
+}
+
+}  // namespace motley::train

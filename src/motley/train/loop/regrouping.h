@@ -1,0 +1,69 @@
+// What ranks of an elastic run do once some were lost or have joined, until all that are there have one state again,
+// and who computes what of a step meanwhile.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/train/loop/checkpoints.h"
+#include "motley/train/loop/loop_state.h"
+#include "motley/train/loop/parts.h"
+
+namespace motley::train {
+
+struct LoopParts;
+
+class Regrouping {
+ public:
+  // What of the loop it needs.
+  struct Loop {
+    LoopState& state;
+    std::function<Status(AllReports)> commit;  // the step under way, of which all have the reduced gradients
+    std::function<void()> end;                 // no more steps are done
+    std::function<Status()> save;              // a checkpoint
+    std::function<bool()> is_asked_to_stop;
+  };
+  // All that is referred to must outlive this object.
+  Regrouping(const RankContext& context, const LoopParts& parts, RunProgress& progress, Loop loop)
+      : context_(context), parts_(parts), progress_(progress), loop_(std::move(loop)), told_(context.present) {}
+
+  // Until those who are there have one state, whoever is lost or joins meanwhile. Of a newcomer: enters, and has the
+  // others' state. kPeerLost, with a checkpoint written, where fewer ranks are left than the run goes on with and
+  // nobody joins in time.
+  Status run();
+
+  // Which positions of the window of this step, that is about to begin, each rank computes.
+  WindowParts cut(const Step& step) const;
+  // Whether who is there has changed since the step before this one.
+  bool has_changed(std::int64_t step) const { return !epochs_.empty() && step == changed_step_; }
+  // The step is committed, with these reports; from the next one on the window is split among who is there.
+  Status commit(std::int64_t step, const std::vector<Report>& reports);
+
+ private:
+  // What a newcomer has to know beside a checkpoint.
+  struct News;
+  template <class Archive>
+  friend void fields(Archive& archive, News& news);
+
+  Status run_once();
+  Result<std::int64_t> level();
+  Status share_state(const std::vector<int>& newcomers);
+  Status agree_on_duties();
+  Status tell(double begin);
+  Result<bool> wait_for_more();
+  Status give_up(Error error);
+
+  const RankContext& context_;
+  const LoopParts& parts_;
+  RunProgress& progress_;
+  const Loop loop_;
+  std::vector<std::vector<int>> new_epochs_;  // ranks of each epoch, since all who are there have had one state
+  std::vector<std::vector<int>> epochs_;      // and before, whose changes no committed step has seen
+  std::int64_t changed_step_ = 0;             // the first that sees them
+  std::vector<Report> last_reports_;          // of the step that was committed last
+  std::vector<int> kept_;                     // to whom the batch's split keeps; empty: to all
+  std::vector<int> told_;                     // ranks that were there when the events last said who is
+};
+
+}  // namespace motley::train
