@@ -263,6 +263,7 @@ void add_train(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"true", "false", "auto"}))
       ->option_text("or --resume=auto");
   command.get_option("--rank")->needs("--hosts");
+  command.get_option("--join")->needs("--hosts");
   add_job(command, arguments.request.job, "Job file (docs/reference/job.md); with --resume the run's own by default");
 }
 

@@ -175,7 +175,7 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
   }
   MOTLEY_ASSIGN(const train::ResolvedJob resolved, std::move(read));
   train::RunLock lock;
-  if (role.rank == 0) {
+  if (role.rank == 0 && !role.is_newcomer) {
     MOTLEY_TRY(train::check_inputs(resolved));
     MOTLEY_ASSIGN(lock, run.prepare(resume, request.overwrite));
   }
@@ -183,7 +183,7 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
   if (!status && status.error().code != ErrorCode::kInterrupted) {
     status = fail(status.error().within(fmt::format("rank {}", role.rank)));
   }
-  return role.rank == 0 ? conclude(run, std::move(status), view) : status;
+  return role.rank == 0 && !role.is_newcomer ? conclude(run, std::move(status), view) : status;
 }
 
 }  // namespace
@@ -196,6 +196,8 @@ const OptionTable<TrainRequest>& TrainRequest::options() {
       {{"quiet", kBoolean, "logs go to the run folder only"}, &TrainRequest::quiet},
       {{"hosts", kPath, "file of addresses, one 'host:port' a line, a line a rank"}, &TrainRequest::hosts},
       {{"rank", kInteger, "this process's line in --hosts, from 0", 0}, &TrainRequest::rank},
+      {{"join", kText, "with --hosts: take this rank's free place in the elastic run of which a worker is at HOST:PORT"},
+       &TrainRequest::join},
       {{"secret_file", kPath,
         "file (mode 0600) with the secret that all ranks share, where they are on several hosts; default: that of the "
         "variable MOTLEY_SECRET_FILE"},
@@ -208,6 +210,11 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
   MOTLEY_ASSIGN(train::Role role, train::detect_role());
   if (!request.hosts.empty()) {
     MOTLEY_ASSIGN(role, train::role_from_hosts(request.hosts, request.rank));
+    role.is_newcomer = !request.join.empty();
+    role.join_at = request.join;
+    if (const auto parsed = net::parse_endpoint(role.join_at); role.is_newcomer && !parsed) {
+      return fail(parsed.error().within("--join"));
+    }
   }
   role.secret_file = request.secret_file;
   if (request.resume != "false" && request.run_directory.empty()) {

@@ -18,6 +18,7 @@ struct TrainRequest {
   bool quiet = false;
   std::string hosts;
   int rank = -1;
+  std::string join;  // "host:port"
   std::string secret_file;
 
   static const OptionTable<TrainRequest>& options();  // but for resume

@@ -116,6 +116,7 @@ inline constexpr const char* kAutoPlan = "auto";  // in ExecutionSpec::plan: the
 struct ExecutionSpec {
   std::int64_t workers = 0;
   std::string elastic;  // "MIN:MAX"
+  std::int64_t replacements = 3;
   std::string cluster;
   std::string plan;
   std::string profile;

@@ -163,6 +163,10 @@ const OptionTable<ExecutionSpec> kExecutionOptions = {
       "MIN:MAX, such as '2:4': the job goes on where workers are lost, as long as MIN are left; without workers and a "
       "cluster file MAX are started; empty: the loss of one ends the job"},
      &ExecutionSpec::elastic},
+    {{"replacements", kInteger,
+      "with elastic: how often, in all, a worker that was killed is started anew and takes its place again; 0: never",
+      0, 1000000},
+     &ExecutionSpec::replacements},
     {{"cluster", kPath, "cluster file that describes the workers; empty: this machine"}, &ExecutionSpec::cluster},
     {{"plan", kPath,
       "plan file (of `motley plan`) that says which layers each worker computes; auto: profile and plan first; "

@@ -95,6 +95,7 @@ Status launch_job(const Job& job, const RunDirectory& run, bool resume, LaunchOp
   options.program = own_program().command;
   options.workers = static_cast<int>(job.execution.workers);
   options.min_workers = job.execution.elastic_range().min;
+  if (options.min_workers > 0) options.replacements = static_cast<int>(job.execution.replacements);
   options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
   if (resume) options.worker_arguments.push_back("--resume");
   options.server_arguments = server_arguments(job, run);

@@ -58,6 +58,7 @@ struct Worker {
   std::string name() const { return rank < 0 ? "the parameter server" : fmt::format("rank {}", rank); }
 
   const int rank;       // -1: the parameter server
+  bool is_newcomer = false;
   pid_t process = -1;   // there is none yet
   int output = -1;      // read end, -1 after end of file
   std::string partial;  // a line without its end yet
@@ -183,7 +184,7 @@ Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double
     return WIFEXITED(*worker->status) && WEXITSTATUS(*worker->status) == 0;
   };
   if (min_workers > 0 && std::ranges::count_if(order, is_done) >= min_workers) {
-    std::erase_if(order, [](const Worker* worker) { return WIFSIGNALED(*worker->status); });
+    std::erase_if(order, [](const Worker* worker) { return WIFSIGNALED(*worker->status) || worker->is_newcomer; });
   }
   std::ranges::stable_sort(order, {}, &Worker::ended);
   // Ended by a signal of ours: killed, or asked to stop before it could follow.
@@ -285,7 +286,7 @@ class Launch {
     while (!std::ranges::all_of(workers_, has_ended)) {
       wait_for_news();
       follow_stops();
-      for (Worker& worker : workers_) follow(worker);
+      for (auto worker = workers_.begin(); worker != workers_.end(); ++worker) follow(*worker);
       if (monotonic_seconds() >= kill_at_ && killed_at_ == kNever) {
         killed_at_ = monotonic_seconds();
         for (const Worker& worker : workers_) worker.signal(SIGKILL);
@@ -343,15 +344,19 @@ class Launch {
   std::filesystem::path server_log() const { return run_.folder() / "logs" / "server.log"; }
 
   Status start_workers() {
-    for (int rank = 0; rank < options_.workers; ++rank) {
-      Worker& worker = workers_.emplace_back(rank);
-      std::vector<std::string> variables = variables_;
-      variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
-                                         fmt::format("MOTLEY_SIZE={}", options_.workers), "MOTLEY_PROGRESS=marked"});
-      MOTLEY_TRY(start_worker(worker, options_.program, options_.worker_arguments, run_.log_file(rank),
-                              environment_with(variables), signals_.former_mask()));
-    }
+    for (int rank = 0; rank < options_.workers; ++rank) MOTLEY_TRY(start_worker_of(rank, false));
     return {};
+  }
+
+  Status start_worker_of(int rank, bool is_newcomer) {
+    Worker& worker = workers_.emplace_back(rank);
+    worker.is_newcomer = is_newcomer;
+    std::vector<std::string> variables = variables_;
+    variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
+                                       fmt::format("MOTLEY_SIZE={}", options_.workers), "MOTLEY_PROGRESS=marked"});
+    if (is_newcomer) variables.emplace_back("MOTLEY_NEWCOMER=1");
+    return start_worker(worker, options_.program, options_.worker_arguments, run_.log_file(rank),
+                        environment_with(variables), signals_.former_mask());
   }
 
   // Until a process writes or ends, or a stop is asked for; 0.1 s at most.
@@ -398,7 +403,10 @@ class Launch {
       if (interrupted_ && worker.ended_by(SIGINT)) {
         kill_at_ = worker.ended;  // it had not begun: the others would wait for it in vain
       }
-      if (!clean && !failed_ && !goes_on_without(worker)) {
+      if (!clean && !failed_ && !interrupted_) replace(worker);
+      // What keeps a newcomer out ends nobody else.
+      const bool is_outside = worker.is_newcomer && WIFEXITED(status);
+      if (!clean && !failed_ && !is_outside && !goes_on_without(worker)) {
         failed_ = true;
         // Of an elastic run those who are left write a checkpoint first.
         const double grace = options_.min_workers > 0 ? options_.stop_seconds : options_.grace_seconds;
@@ -409,9 +417,19 @@ class Launch {
     if (worker.status && monotonic_seconds() > worker.ended + 1) worker.close_output();
   }
 
+  // Another one takes a killed worker's place, while there are any.
+  void replace(const Worker& lost) {
+    if (!WIFSIGNALED(*lost.status) || options_.replacements == replacements_) return;
+    ++replacements_;
+    if (const Status started = start_worker_of(lost.rank, true); !started) {
+      std::fprintf(stderr, "motley: %s is not replaced: %s\n", lost.name().c_str(), started.error().message.c_str());
+      workers_.pop_back();
+    }
+  }
+
   bool goes_on_without(const Worker& lost) {
     if (options_.min_workers == 0 || !WIFSIGNALED(*lost.status)) return false;
-    const auto is_left = [](const Worker& worker) { return !worker.status || !WIFSIGNALED(*worker.status); };
+    const auto is_left = [](const Worker& worker) { return !worker.status || WIFEXITED(*worker.status); };
     const auto left = std::ranges::count_if(workers_, is_left);
     progress_.clear();
     std::fprintf(stderr, "motley: %s (process %d) was killed by signal %d (%s); %d workers are left\n",
@@ -426,6 +444,7 @@ class Launch {
   ProgressLine progress_;
   Worker server_{-1};
   std::list<Worker> workers_;
+  int replacements_ = 0;  // that were started
   // Of all workers. Ranks meet through a file in the run folder; the job id tells this start's file from one that a
   // killed run left.
   std::vector<std::string> variables_ = {launcher_variable(),

@@ -21,6 +21,7 @@ struct LaunchOptions {
   int workers = 1;
   // The run goes on where workers are killed, as long as so many are left; 0: it does not.
   int min_workers = 0;
+  int replacements = 0;                             // of those, in all, that take killed workers' places
   double grace_seconds = 3;                         // how long the others may take to end after the first failure
   double stop_seconds = 60;                         // and all of them after a stop, with a checkpoint written
   bool quiet = false;                               // logs go to the files only

@@ -62,13 +62,10 @@ Result<std::optional<Secret>> configured_secret(const Role& role) {
 Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::path& folder,
                                        net::SessionOptions& options) {
   const std::filesystem::path file = folder / "rendezvous.json";
-  if (role.rank == 0) {
+  if (role.rank == 0 && !role.is_newcomer) {
     Secret secret = Secret::generate();
-    options.publish = [file, hex = secret.hex(), id = role.job_id](const net::Endpoint& bound) -> Status {
-      const mode_t before = ::umask(0077);
-      Status written = write_file(file, write_json_line(RendezvousPoint{bound.host, bound.port, id, hex}));
-      ::umask(before);
-      return written;
+    options.publish = [file, hex = secret.hex(), id = role.job_id](const net::Endpoint& bound) {
+      return write_rendezvous(file, {bound.host, bound.port, id, hex});
     };
     return secret;
   }
@@ -173,8 +170,10 @@ Result<RendezvousPoint> parse_rendezvous(std::string_view text) {
 
 Result<Role> detect_role() {
   if (environment("MOTLEY_RANK")) {
-    return read_role("motley", "MOTLEY_RANK", "MOTLEY_SIZE", "MOTLEY_RANK",
-                     environment("MOTLEY_JOB_ID").value_or("job"));
+    MOTLEY_ASSIGN(Role role, read_role("motley", "MOTLEY_RANK", "MOTLEY_SIZE", "MOTLEY_RANK",
+                                       environment("MOTLEY_JOB_ID").value_or("job")));
+    role.is_newcomer = environment("MOTLEY_NEWCOMER").has_value();
+    return role;
   }
   if (environment("TORCHELASTIC_RUN_ID")) {
     return read_role(
@@ -203,6 +202,13 @@ Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank) {
   return Role{.launcher = "hosts", .rank = rank, .size = size, .job_id = "hosts", .secret_file = {}};
 }
 
+Status write_rendezvous(const std::filesystem::path& file, const RendezvousPoint& point) {
+  const mode_t before = ::umask(0077);
+  Status written = write_file(file, write_json_line(point));
+  ::umask(before);
+  return written;
+}
+
 int available_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -228,10 +234,14 @@ Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& fo
   options.size = role.size;
   MOTLEY_ASSIGN(const std::optional<Secret> configured, configured_secret(role));
   options.given_secret = configured.has_value();
+  options.is_newcomer = role.is_newcomer;
   if (role.launcher == "none") return Secret::generate();
   if (role.launcher == "hosts") {
     MOTLEY_ASSIGN(const auto endpoints, read_hosts(hosts));
     options.rendezvous = endpoints.front();
+    if (role.is_newcomer) {
+      MOTLEY_ASSIGN(options.rendezvous, net::parse_endpoint(role.join_at));
+    }
     const net::Endpoint& own = endpoints[static_cast<std::size_t>(role.rank)];
     options.bind_host = own.host;
     if (configured) return *configured;

@@ -23,6 +23,8 @@ struct Role {
   int local_rank = 0;
   std::string job_id;       // the same on all ranks of one start, different for every start
   std::string secret_file;  // of --secret-file; empty: that of MOTLEY_SECRET_FILE, if any
+  bool is_newcomer = false;  // takes a free place in a run that goes on
+  std::string join_at = {};  // "host:port" of one of its ranks; empty: as the run's folder says
 };
 
 // What the environment says; launcher "none" where it says nothing. Errors: a half-set or impossible environment.
@@ -32,7 +34,8 @@ Result<Role> detect_role();
 // 29400). `rank` is this process's line, counted from 0.
 Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank);
 
-// rendezvous.json, and what rank 0 publishes in torchrun's store: where the other ranks meet it.
+// rendezvous.json, and what rank 0 publishes in torchrun's store: where the other ranks meet it, and newcomers a rank
+// that is there.
 struct RendezvousPoint {
   std::string host;
   std::uint16_t port = 0;
@@ -55,6 +58,8 @@ void fields(Archive& archive, RendezvousPoint& point) {
 }
 
 Result<RendezvousPoint> parse_rendezvous(std::string_view text);
+// For this user alone.
+Status write_rendezvous(const std::filesystem::path& file, const RendezvousPoint& point);
 
 int available_cores();
 // Binds this process to the cores that the cluster file gives the worker; to none where it gives none.

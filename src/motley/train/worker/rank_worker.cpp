@@ -47,8 +47,11 @@ RankWorker::RankWorker(const Job& job, const RunDirectory& run, const Role& role
       sync_options_(make_server_options(job)),
       emulation_(list_names(cluster_), available_cores(), !is_synthetic(job)) {
   if (plan) layout_.emplace(std::move(*plan));
-  // Other launchers end a job themselves where a process dies.
-  if (role.launcher == "motley" || role.launcher == "hosts") elastic_.minimum = job.execution.elastic_range().min;
+}
+
+// Other launchers end a job themselves where a process dies.
+bool RankWorker::is_elastic() const {
+  return (role_.launcher == "motley" || role_.launcher == "hosts") && job_.execution.elastic_range().min > 0;
 }
 
 Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
@@ -62,9 +65,14 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
     MOTLEY_TRY(loop());
     return finish();
   }();
+  if (elastic_ && writes()) elastic_->close();
   if (done || done.error().code == ErrorCode::kInterrupted) {
     session_->leave();
     return done;
+  }
+  if (elastic_ && elastic_->is_newcomer() && done.error().code == ErrorCode::kUnavailable) {
+    spdlog::info("rank {} came too late: {}", role_.rank, done.error().message);
+    return {};
   }
   Error error = done.error();
   if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kTimeout) {
@@ -87,8 +95,7 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   if (layout_) {
     options.fingerprint += fmt::format("-{:08x}", crc32c(planning::to_json(layout_->plan())));
   }
-  MOTLEY_ASSIGN(secret_, find_rendezvous(role_, run_.folder(), hosts, open_torchrun_store, options));
-  MOTLEY_ASSIGN(session_, net::Session::join(options, *secret_));
+  MOTLEY_TRY(join_session(hosts, std::move(options)));
   std::vector<double> rates;
   for (const cluster::Worker& other : cluster_.workers) {
     rates.push_back(cluster_.emulated_rate(description(role_.rank), other));
@@ -100,42 +107,42 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
     std::error_code ignored;
     std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);
   }
-  MOTLEY_ASSIGN(group_, collective::make_group(*session_));
-  if (is_elastic()) {
-    auto group = std::make_unique<collective::PresentGroup>(role_.size);
-    group->use(std::move(group_), all_ranks(role_.size));
-    elastic_.group = group.get();
-    group_ = std::move(group);
+  if (!is_elastic()) {
+    MOTLEY_ASSIGN(group_, collective::make_group(*session_));
+    return {};
   }
-  return {};
+  elastic_.emplace(job_, role_, run_.folder(), *session_, *secret_);
+  MOTLEY_ASSIGN(group_, elastic_->make_first_group());
+  return writes() ? elastic_->invite() : Status();
 }
 
-Result<std::vector<std::vector<int>>> RankWorker::regroup() {
-  const Deadline deadline = Deadline::after(job_.deadline.join);
-  MOTLEY_ASSIGN(const std::vector<net::Epoch> epochs, session_->regroup(deadline));
-  const net::Epoch& last = epochs.back();
-  elastic_.epochs.push_back(
-      net::make_partial_session(*session_, last.members, static_cast<std::uint16_t>(last.number)));
-  MOTLEY_ASSIGN(auto group, collective::make_group(*elastic_.epochs.back()));
-  elastic_.group->use(std::move(group), last.members);
-  context_->present = last.members;
-  std::vector<std::vector<int>> ranks;
-  for (const net::Epoch& epoch : epochs) ranks.push_back(epoch.members);
-  return ranks;
+// A newcomer finds a rank that answers: the one that it was told of may have been lost since.
+Status RankWorker::join_session(const std::filesystem::path& hosts, net::SessionOptions options) {
+  const Deadline deadline = Deadline::after(options.join_seconds);
+  for (;;) {
+    net::SessionOptions own = options;
+    MOTLEY_ASSIGN(secret_, find_rendezvous(role_, run_.folder(), hosts, open_torchrun_store, own));
+    auto session = net::Session::join(own, *secret_);
+    if (session) {
+      session_ = std::move(*session);
+      return {};
+    }
+    if (!role_.is_newcomer || session.error().code == ErrorCode::kRefused || deadline.passed()) {
+      return fail(std::move(session.error()));
+    }
+  }
 }
 
-Status RankWorker::synchronise() {
-  return replica_->sync->go_on(*elastic_.epochs.back(), elastic_.sync, Deadline::after(job_.deadline.join));
-}
-
-// The rank that wrote them may have been lost between a step and its line.
-Status RankWorker::take_over(std::int64_t step) {
+// The rank that wrote them may have been lost between a step and its line. Of a rank that goes on with nobody (-1):
+// what it needs to write a checkpoint.
+Status RankWorker::take_over_files(std::int64_t step) {
   std::error_code ignored;  // opening says what is wrong
   std::filesystem::create_directories(run_.folder(), ignored);
-  MOTLEY_TRY(run_.roll_back_metrics(step));
-  MOTLEY_ASSIGN(const std::int64_t measured, run_.last_measured_step());
   // Between hosts the folder may be this one's alone.
   if (!std::filesystem::exists(run_.job_file())) MOTLEY_TRY(write_facts());
+  if (step < 0) return {};
+  MOTLEY_TRY(run_.roll_back_metrics(step));
+  MOTLEY_ASSIGN(const std::int64_t measured, run_.last_measured_step());
   MOTLEY_TRY(reporter_->open(run_.folder()));
   return measured < step ? reporter_->repeat(step) : Status();
 }
@@ -153,6 +160,7 @@ Result<std::unique_ptr<data::Dataset>> RankWorker::open_at_server(data::Set set)
   access.cancelled = [this] { return !session_->health(); };
   std::unique_ptr<data::RemoteDataset> dataset;
   std::string text;
+  if (role_.is_newcomer) return data::RemoteDataset::open(std::move(access));
   if (writes()) {
     MOTLEY_ASSIGN(dataset, data::RemoteDataset::open(access));
     const std::vector<std::byte> bytes = encode(dataset->description());
@@ -193,6 +201,10 @@ Status RankWorker::open_data() {
   timeline.every = job_.timeline.steps == 0 ? steps_ + 1 : std::max<std::int64_t>(1, 2 * steps_ / job_.timeline.steps);
   timeline_.emplace(role_.rank, description(role_.rank).name, timeline);
   context_.emplace(role_.rank, role_.size, *session_, *group_, *timeline_, job_.deadline.step);
+  if (role_.is_newcomer) {
+    context_->present = {role_.rank};
+    context_->writer = -1;
+  }
   audit_.emplace(data_.train->size());
   if (is_elastic()) audit_->record_all();
   reader_.emplace(*context_, *data_.train, *audit_,
@@ -224,6 +236,7 @@ Status RankWorker::start(bool resume) {
   checkpoints_.emplace(*context_, run_.checkpoint_folder(),
                        Checkpoints::Options{job_.checkpoint.every_steps, job_.checkpoint.every,
                                             is_synthetic(job_) ? 0 : static_cast<int>(job_.checkpoint.keep)});
+  if (role_.is_newcomer) return {};  // the others tell it, once it has entered
   Checkpoint start;
   if (writes() && resume) {
     MOTLEY_ASSIGN(start, read_newest_checkpoint(run_.checkpoint_folder()));
@@ -354,7 +367,12 @@ void RankWorker::connect_loop() {
   loop_parts_ = {&*own.plan,     own.runner.get(), own.work_queue.get(),
                  own.sync.get(), &*own.evaluator,  &*own.state,
                  &*audit_,       &emulation_,      &*reporter_,
-                 &*checkpoints_, &*mover_,         is_elastic() ? this : nullptr};
+                 &*checkpoints_, &*mover_,         is_elastic() ? &*elastic_ : nullptr};
+  if (elastic_) {
+    elastic_->connect({.context = &*context_, .sync = own.sync.get(), .take_over = [this](std::int64_t step) {
+                         return take_over_files(step);
+                       }});
+  }
 }
 
 Status RankWorker::loop() {
@@ -457,6 +475,9 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
                 !job.execution.plan.empty()      ? " by the plan '" + job.execution.plan + "'"
                 : !job.execution.cluster.empty() ? " in '" + job.execution.cluster + "'"
                                                  : "");
+  }
+  if (role.is_newcomer && job.execution.elastic.empty()) {
+    return fail(ErrorCode::kInvalidInput, "--join: the job is not elastic; accepted with elastic: MIN:MAX");
   }
   start_logging(job.log_level, role.rank);
   if (role.launcher == "motley") {

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "motley/cluster/cluster.h"
-#include "motley/collective/present_group.h"
 #include "motley/net/secret.h"
 #include "motley/net/session.h"
 #include "motley/ps/service/service.h"
@@ -20,6 +19,7 @@
 #include "motley/train/step/network_state.h"
 #include "motley/train/step/pipeline_runner.h"
 #include "motley/train/step/test_evaluation.h"
+#include "motley/train/worker/elastic_worker.h"
 
 namespace motley::train {
 
@@ -42,7 +42,7 @@ struct Replica {
   std::optional<NetworkState> state;
 };
 
-class RankWorker final : public PlanFollower, public ElasticRanks {
+class RankWorker final : public PlanFollower {
  public:
   // All that is referred to must outlive this object.
   RankWorker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster,
@@ -53,19 +53,19 @@ class RankWorker final : public PlanFollower, public ElasticRanks {
   bool may_follow(const Replanner::Move& move) const override;
   Result<const StageLayout*> follow(planning::Plan plan, std::vector<int> ranks) override;
 
-  Result<std::vector<std::vector<int>>> regroup() override;
-  Status synchronise() override;
-  Status take_over(std::int64_t step) override;
-  int minimum() const override { return elastic_.minimum; }
-
  private:
-  bool writes() const { return context_ ? context_->writes() : role_.rank == 0; }
-  bool is_elastic() const { return elastic_.minimum > 0; }
-  net::Session& peers() const { return replica_->stage_session ? *replica_->stage_session : *session_; }
+  bool writes() const { return context_ ? context_->writes() : role_.rank == 0 && !role_.is_newcomer; }
+  bool is_elastic() const;
+  net::Session& peers() {
+    if (role_.is_newcomer) return elastic_->alone();
+    return replica_->stage_session ? *replica_->stage_session : *session_;
+  }
   collective::Group& peer_group() const { return replica_->stage_group ? *replica_->stage_group : *group_; }
   const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
 
   Status join(const std::filesystem::path& hosts);
+  Status join_session(const std::filesystem::path& hosts, net::SessionOptions options);
+  Status take_over_files(std::int64_t step);
   Status open_data();
   Result<std::unique_ptr<data::Dataset>> open_at_server(data::Set set);
 
@@ -102,13 +102,7 @@ class RankWorker final : public PlanFollower, public ElasticRanks {
   std::optional<net::Secret> secret_;
   std::unique_ptr<ps::Service> service_;  // beside this worker
   std::unique_ptr<net::Session> session_;
-  // Of a run that goes on where ranks are lost.
-  struct {
-    int minimum = 0;                                    // ranks that it goes on with; 0: it does not
-    std::vector<std::unique_ptr<net::Session>> epochs;  // the ranks that were left; what follows uses the last one
-    collective::PresentGroup* group = nullptr;          // group_
-    ps::ServerOptions sync;                             // how gradients are synchronised
-  } elastic_;
+  std::optional<ElasticWorker> elastic_;  // of a run that goes on where ranks are lost
   std::unique_ptr<collective::Group> group_;
   struct {
     std::unique_ptr<data::Dataset> train;

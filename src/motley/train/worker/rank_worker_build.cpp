@@ -145,8 +145,8 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
   MOTLEY_ASSIGN(parts.method, train::make_reducer(replica_->alone ? *replica_->alone : peers(), options));
-  elastic_.sync = options;
-  if (is_elastic()) {
+  if (elastic_) {
+    elastic_->use(options);
     auto kept = std::make_unique<collective::KeptGradients>(std::move(parts.method.reducer));
     parts.kept = kept.get();
     parts.method.reducer = std::move(kept);
@@ -199,6 +199,9 @@ Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layo
         "gradient_sync.comm_dtype: top-k sends small gradients late and all at once, which momentum and Adam take for "
         "something that lasts: best with optimizer.name sgd and optimizer.momentum 0, else with a larger "
         "gradient_sync.top_k");
+  }
+  if (options.wire == collective::WireType::kAuto && role_.is_newcomer) {
+    options.wire = collective::WireType::kNative;  // until it takes the others'
   }
   if (options.wire == collective::WireType::kAuto) {
     MOTLEY_ASSIGN(options.wire, choose_wire(*session_, *group_, options, layout, deadline));

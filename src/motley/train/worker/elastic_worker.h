@@ -1,0 +1,71 @@
+// The ranks of an elastic run, as one of them sees them: its session's epochs, the group of those who are there, and
+// where newcomers of this run join.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "motley/collective/present_group.h"
+#include "motley/net/session.h"
+#include "motley/train/job/job.h"
+#include "motley/train/launch/role.h"
+#include "motley/train/loop/parts.h"
+#include "motley/train/step/bucketed_gradient_sync.h"
+
+namespace motley::train {
+
+class ElasticWorker final : public ElasticRanks {
+ public:
+  // What is built once the ranks are known.
+  struct Parts {
+    RankContext* context = nullptr;
+    BucketedGradientSync* sync = nullptr;
+    std::function<Status(std::int64_t step)> take_over;  // the run's files
+  };
+  // All that is referred to must outlive this object; `folder`: of the run.
+  ElasticWorker(const Job& job, const Role& role, std::filesystem::path folder, net::Session& session,
+                const net::Secret& secret)
+      : job_(job), role_(role), folder_(std::move(folder)), session_(session), secret_(secret) {}
+
+  // The group of all ranks, or, of a newcomer, of this one alone until it has entered. Once.
+  Result<std::unique_ptr<collective::Group>> make_first_group();
+  // Of this rank alone: what a newcomer builds its network with.
+  net::Session& alone() { return *sessions_.front(); }
+  // How gradients are synchronised, as this rank has worked it out.
+  void use(ps::ServerOptions options) { options_ = std::move(options); }
+  void connect(Parts parts) { parts_ = std::move(parts); }
+  // The rank that writes the run's files says where newcomers join, and at the end that none can any more.
+  Status invite() const;
+  void close() const;
+
+  Result<std::vector<std::vector<int>>> regroup() override;
+  Status synchronise() override;
+  Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) override;
+  Status take_over(std::int64_t step) override;
+  Status stand_alone() override;
+  int minimum() const override { return job_.execution.elastic_range().min; }
+  double join_seconds() const override { return job_.deadline.join; }
+  bool is_newcomer() const override { return !has_state_; }
+  void enter() override { has_state_ = true; }
+  void follow_writer(int rank) override { parts_.context->writer = rank; }
+
+ private:
+  net::Session& add_session(const std::vector<int>& ranks, std::uint16_t number);
+  std::filesystem::path rendezvous_file() const { return folder_ / "rendezvous.json"; }
+
+  const Job& job_;
+  const Role& role_;
+  const std::filesystem::path folder_;
+  net::Session& session_;
+  const net::Secret& secret_;
+  std::vector<std::unique_ptr<net::Session>> sessions_;  // of some ranks each; what was made of one outlives it not
+  net::Session* epoch_session_ = nullptr;                // of the present epoch
+  collective::PresentGroup* group_ = nullptr;
+  ps::ServerOptions options_;
+  Parts parts_;
+  bool has_state_ = !role_.is_newcomer;
+};
+
+}  // namespace motley::train
