@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -48,6 +48,10 @@ class Layer:
     tensors: list[str]
     forward: Callable[..., Any]
     output: torch.Tensor | None = None
+
+    def describe_shapes(self, parameters: Mapping[str, torch.Tensor]) -> str:
+        """The shapes of the parameters that it reads, of all of the model by name, as profiles and plans have them."""
+        return ", ".join("x".join(map(str, parameters[name].shape)) or "scalar" for name in self.tensors if name in parameters)
 
 
 @dataclass

@@ -158,7 +158,8 @@ def _describe(model: torch.nn.Module, chain: Chain, inputs: tuple[torch.Tensor, 
     """The graph of profile.json."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    named = dict(model.named_parameters()) | dict(model.named_buffers())
+    parameters = dict(model.named_parameters())
+    named = parameters | dict(model.named_buffers())
     fixed = {tensor.untyped_storage().data_ptr() for tensor in named.values()}
     layers: list[dict[str, Any]] = []
     seen: set[str] = set()
@@ -188,7 +189,7 @@ def _describe(model: torch.nn.Module, chain: Chain, inputs: tuple[torch.Tensor, 
             "parameters": sum(named[key].numel() for key in read if named[key].requires_grad),
             "activation_bytes": _VALUE_BYTES * sum(output.numel() for output in outputs) / rows,
             "inner_bytes": sum(size for storage, size in kept.items() if storage not in own) / rows,
-            "flops": counter.get_total_flops() / rows})
+            "flops": counter.get_total_flops() / rows, "parameter_shapes": layer.describe_shapes(parameters)})
         if number + 1 < len(chain.layers):
             values = values.detach().requires_grad_()
     layers.append({"name": "step", "kind": "loss", "inputs": [len(layers) - 1], "activation_bytes": _VALUE_BYTES})

@@ -250,6 +250,8 @@ class Profiling(unittest.TestCase):
     def test_plans_are_made_of_it_and_the_program_reads_it(self):
         plan = motley.plan(self.profile, TWO_CORES, global_batch_size=32)
         self.assertEqual(plan.data["layers"], list(dict(self.model.named_children())))
+        self.assertEqual(plan.data["parameter_shapes"], [
+            ", ".join("x".join(map(str, parameter.shape)) for parameter in layer.parameters()) for layer in self.model.children()])
         with tempfile.TemporaryDirectory() as folder:
             self.profile.save(pathlib.Path(folder, "profile.json"))
             pathlib.Path(folder, "cluster.yaml").write_text(json.dumps(TWO_CORES))
