@@ -235,7 +235,7 @@ class Embeddings(RanksTest):
                     self.assertIn(words, message)
 
 
-class OneProcess(unittest.TestCase):
+class EmbeddingsOfOneProcess(unittest.TestCase):
     def test_wrong_arguments(self):
         table = TABLES[1]
         for arguments, words in (

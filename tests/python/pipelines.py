@@ -559,7 +559,7 @@ for step in range(3):
 """
 
 
-class Failures(unittest.TestCase):
+class PipelineFailures(unittest.TestCase):
     def test_an_exception_of_one_rank_is_told_to_the_others(self):
         for fails, where, stages in ((2, "loss", 3), (1, "layer", 3), (1, "script", 3), (2, "script", 2), (1, "layer", 2)):
             with self.subTest(fails=fails, where=where, stages=stages):
