@@ -136,15 +136,15 @@ def _cut_for_evaluation(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]
     except Exception as problem:  # of the user's module: whatever it raises
         return [], f"it fails in evaluation mode: {problem}"
     for own, other in itertools.zip_longest(chain.layers, evaluated.layers):
-        if own is None or other is None or own.name != other.name or _shape(own.output) != _shape(other.output):
+        if own is None or other is None or own.name != other.name or _shapes(own) != _shapes(other):
             found = [f"'{layer.name}'" if layer else "no more" for layer in (own, other)]
             why = f" ({evaluated.note})" if evaluated.note else ""
             return [], f"in training it has the layer {found[0]} where it has {found[1]} in evaluation mode{why}"
     return evaluated.layers, ""
 
 
-def _shape(output: torch.Tensor | None) -> Any:
-    return None if output is None else (output.shape[1:], output.dtype)
+def _shapes(layer: Layer) -> Any:
+    return [(output.shape[1:], output.dtype) for output in layer.outputs]
 
 
 def _find_stages(plan: Mapping[str, Any], chain: Chain, parameters: Mapping[str, torch.Tensor]) -> list[list[Layer]]:
@@ -415,8 +415,9 @@ class Pipeline:
         first = sum(map(len, stages[:self.stage]))
         self._evaluated, self._why_not_evaluated = parts.evaluated[first:first + len(self._own)], parts.why_not_evaluated
         self.layers = [layer.name for layer in self._own]
-        self._input = stages[self.stage - 1][-1].output if self.stage else None  # of a few rows, without values
-        self._output = self._own[-1].output if self.stage + 1 < self.stages else None
+        # Of a few rows, without values: what comes from the stage before, and what goes to the one after.
+        self._received = stages[self.stage - 1][-1].outputs if self.stage else ()
+        self._sent = self._own[-1].outputs if self.stage + 1 < self.stages else ()
         self._recomputes = layout.recompute[self.stage]
         self._steps = 0
         links.connect(self._list_peers())

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _motley
-from ._layers import Chain, cut, take_rows, unchanged
+from ._layers import Chain, as_tuple, cut, take_rows, unchanged
 from ._results import Profile
 
 _WARM_PASSES, _LEAST_ROUNDS, _MOST_ROUNDS = 2, 5, 50
@@ -175,7 +175,7 @@ def _describe(model: torch.nn.Module, chain: Chain, inputs: tuple[torch.Tensor, 
             kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
-        arguments = values if number == 0 else (values,)
+        arguments = as_tuple(values)
         own = fixed | {tensor.untyped_storage().data_ptr() for tensor in arguments}
         counter = FlopCounterMode(display=False)
         with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -191,7 +191,7 @@ def _describe(model: torch.nn.Module, chain: Chain, inputs: tuple[torch.Tensor, 
             "inner_bytes": sum(size for storage, size in kept.items() if storage not in own) / rows,
             "flops": counter.get_total_flops() / rows, "parameter_shapes": layer.describe_shapes(parameters)})
         if number + 1 < len(chain.layers):
-            values = values.detach().requires_grad_()
+            values = tuple(value.detach().requires_grad_() for value in as_tuple(values))
     layers.append({"name": "step", "kind": "loss", "inputs": [len(layers) - 1], "activation_bytes": _VALUE_BYTES})
     return {"name": chain.name, "source": source, "layers": layers,
             "input_bytes": _VALUE_BYTES * sum(tensor[0].numel() for tensor in inputs)}
@@ -233,14 +233,14 @@ class _Passes:
         for parameter in self._parameters:
             parameter.grad = None
         clock = _Clock(self._inputs[0].device if self._is_cuda else None)
-        given: list[Any] = []
-        outputs: list[Any] = []
+        given: list[tuple[torch.Tensor, ...]] = []
+        outputs: list[tuple[Any, ...]] = []
         for number, layer in enumerate(self._chain.layers):
             if number:
-                values = values.detach().requires_grad_()
+                values = tuple(value.detach().requires_grad_() for value in as_tuple(values))
             given.append(values)
-            values = layer.forward(*values) if number == 0 else layer.forward(values)
-            outputs.append(values)
+            values = layer.forward(*values)
+            outputs.append(as_tuple(values))
             clock.note()
         leaves, structure = pytree.tree_flatten(values)
         cut_off = [leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -253,10 +253,9 @@ class _Passes:
         for number in reversed(range(len(outputs))):
             if pairs:
                 torch.autograd.backward([root for root, _ in pairs], [gradient for _, gradient in pairs])
-            pairs = []
-            if number and outputs[number - 1].requires_grad and given[number].grad is not None:
-                pairs = [(outputs[number - 1], given[number].grad)]
-            outputs[number] = given[number] = None
+            pairs = [(output, value.grad) for output, value in zip(outputs[number - 1], given[number])
+                     if output.requires_grad and value.grad is not None] if number else []
+            outputs[number] = given[number] = ()
             clock.note()
         if self._optimizer is not None:
             self._optimizer.step()

@@ -224,6 +224,20 @@ class PipelineEquality(RanksTest):
                     else:
                         self.check(plan, _Layout(plan).ranks, make=Tied)
 
+    def test_tensors_that_bypass_stages(self):
+        """Two tensors cross each cut, of which one goes on unchanged."""
+        for cuts, replicas, options in (
+                (["b..add"], (1, 1), {}), (["b..add"], (2, 1), {"schedule": "gpipe"}), (["b..add"], (1, [0.3, 0.7]), {"micro_batches": 5}),
+                (["b..add", "c..mul"], (1, 1, 1), {"micro_batches": 6}), (["a", "c..mul"], (1, 1, 1), {"recompute": True})):
+            with self.subTest(cuts=cuts, replicas=replicas):
+                plan = make_plan(cuts, replicas, layers=BYPASSING_LAYERS, **options)
+                self.check(plan, _Layout(plan).ranks, make=Bypassing)
+        plan = make_plan(["b..add", "c..mul"], (1, 1, 1), layers=BYPASSING_LAYERS)
+        inputs, targets = make_batch(1, 7)
+        expected = mean_loss(Bypassing()(inputs), targets)
+        for loss in self.on_ranks(evaluate_bypassing, plan):
+            self.assertLess(abs(loss - expected), 1e-12)
+
     def test_gradients_of_two_steps_add_up(self):
         net = Net()
         for step in range(2):
@@ -306,6 +320,30 @@ class PipelineEquality(RanksTest):
         layers = ["first..relu", "body.0", "body.1.0..mul", "last..view"]
         shapes = ["12x5, 12, 12, 12", "12x12, 12", "12x12, 12, 12", "3x12, 3"]
         self.check(make_plan(["body.1.0..mul"], (2, 1), layers=layers) | {"parameter_shapes": shapes}, 3)
+
+
+class Bypassing(nn.Module):
+    """Blocks that others of its tensors bypass, within each other."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.last = nn.Linear(FEATURES, 12), nn.Linear(12, 3)
+        self.a, self.b, self.c = (nn.Sequential(nn.Linear(12, 12), nn.Tanh()) for _ in range(3))
+        self.double()
+
+    def forward(self, x):
+        x = self.first(x)
+        y = self.a(x)
+        return self.last(self.c(self.b(y) + y) * x)
+
+
+BYPASSING_LAYERS = ["first", "a", "b..add", "c..mul", "last"]
+
+
+def evaluate_bypassing(plan):
+    pipe = motley.pipeline(Bypassing(), plan, loss_fn=mean_loss, example_inputs=make_batch(0)[0])
+    return pipe.evaluate(*make_batch(1, 7))
 
 
 class Leaky(Net):
