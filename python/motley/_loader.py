@@ -39,6 +39,7 @@ _REFUSED = {
     "sampler": "a sampler says which samples a rank gets; motley.DataLoader does that (shuffle, seed)",
     "batch_sampler": "a batch_sampler says which samples a rank gets; motley.DataLoader does that (shuffle, seed)",
 }
+_NO_BATCH = "the loader has yielded no batch yet: call this in its loop"
 _END = object()
 _MOST_EPOCHS = 2**63 - 1
 
@@ -210,6 +211,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.step_ends: bool = True
         self._begins = False  # whether a pass is beginning, which alone may draw
         drawn = _Drawn(self)
+        read_integer("num_workers", arguments.get("num_workers", 0), 0)
         super().__init__(dataset, batch_sampler=drawn, **arguments)
         self.__dict__["sampler"] = drawn  # PyTorch takes no sampler beside a batch_sampler, and frameworks look at this one
 
@@ -225,11 +227,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         divide by the number of micro-batches."""
         if any(not weight.by_loss for weight in self._weights):
             raise RuntimeError("the gradients are weighted already, by motley.weight_gradients: use that or loader.weigh, not both")
+        if self._ranks and not self.total:
+            raise RuntimeError(_NO_BATCH)
         self._is_weighed = True
         return loss * (self._yielded * self._ranks.count / self.total) if self._ranks else loss
 
     def mean(self, value: torch.Tensor | float) -> float:
         """The mean over all samples of the batch, of a value that is the mean over this rank's. Waits for all ranks."""
+        if not self.total:
+            raise RuntimeError(_NO_BATCH)
         sums: list[float] = self._join().sum([read_mean("value", value) * self._yielded if self._yielded else 0.0, self._yielded])
         return sums[0] / sums[1]
 

@@ -31,7 +31,7 @@ from . import _motley
 from ._layers import Chain, Layer, cut, evaluation_mode
 from ._pipeline_step import Evaluation, Step
 from ._planning import Document, list_proportions, read_plan
-from ._profile import check_example
+from ._profile import check_example, read_device
 from ._ranks import Ranks, check_alike, describe, list_parameters, make_group
 from ._session import Meeting
 from ._weighting import BatchNorm
@@ -80,7 +80,7 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
         if layout.ranks != ranks.count:
             raise ValueError(f"plan: it has {layout.ranks} device{'s' if layout.ranks > 1 else ''}, and the number of ranks is "
                              f"{ranks.count}; accepted: a rank for each device of the plan, stage by stage")
-        return _Given(inputs, read, layout, _find_device(device, inputs[0].device))
+        return _Given(inputs, read, layout, inputs[0].device if device is None else read_device(device, is_used=True))
 
     given = ranks.agree(check)
     check_alike(ranks.gather(list_parameters(model.named_parameters())))
@@ -104,17 +104,6 @@ class _Given:
     plan: dict[str, Any]
     layout: _Layout
     device: torch.device
-
-
-def _find_device(device: torch.device | str | None, default: torch.device) -> torch.device:
-    if device is None:
-        return default
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-        return found
-    except (RuntimeError, AssertionError, TypeError) as problem:
-        raise ValueError(f"device: {device!r}: {str(problem).splitlines()[0]}; accepted: a device that is here, such as 'cpu'") from problem
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,9 @@ def profile(model: torch.nn.Module, example_inputs: torch.Tensor | Sequence[torc
         Whatever the model or the loss raise on the example.
     """
     inputs, targets = _check(model, example_inputs, example_targets, device, seconds)
+    for argument, function, what in (("loss", loss, "outputs, or of outputs and targets"), ("optimizer", optimizer, "parameters")):
+        if function is not None and not callable(function):
+            raise ValueError(f"{argument}: {function!r}; accepted: a function of {what}")
     sizes = _check_batch_sizes(batch_sizes)
     here = inputs[0].device
     kind = device_type or here.type
@@ -87,7 +90,7 @@ def _check(model: Any, example_inputs: Any, example_targets: Any, device: torch.
            seconds: Any) -> tuple[tuple[torch.Tensor, ...], Any]:
     inputs = check_example(model, example_inputs)
     here = inputs[0].device
-    if device is not None and not _is_same(torch.device(device), here):
+    if device is not None and not _is_same(read_device(device, is_used=False), here):
         raise ValueError(f"device: '{device}', but the model is on '{here}'; accepted: the model's device, to which the caller moves "
                          "model and example_inputs")
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
@@ -124,6 +127,17 @@ def check_example(model: Any, example_inputs: Any) -> tuple[torch.Tensor, ...]:
     return tuple(given)
 
 
+def read_device(device: Any, *, is_used: bool) -> torch.device:
+    """ValueError where it is none or, if it is to be used, is not here."""
+    try:
+        found = torch.device(device)
+        if is_used:
+            torch.empty(0, device=found)
+        return found
+    except (RuntimeError, AssertionError, TypeError) as problem:
+        raise ValueError(f"device: {device!r}: {str(problem).splitlines()[0]}; accepted: a device that is here, such as 'cpu'") from problem
+
+
 def _is_same(one: torch.device, other: torch.device) -> bool:
     return one.type == other.type and (one.index is None or other.index is None or one.index == other.index)
 
@@ -143,6 +157,8 @@ def _check_batch_sizes(batch_sizes: Sequence[int] | None) -> list[int]:
 
 
 def _check_scale(scale: Mapping[str, float], here: str) -> dict[str, float]:
+    if not isinstance(scale, Mapping):
+        raise ValueError(f"scale: {scale!r}; accepted: factors by the names of device types, such as {{'gpu': 0.05}}")
     for kind, factor in scale.items():
         if not isinstance(kind, str) or not kind or kind == here:
             raise ValueError(f"scale: {kind!r}; accepted: names of device types that are not here, which is '{here}'")

@@ -528,6 +528,7 @@ class OneProcess(unittest.TestCase):
         self.refused("seed is 1000000000000000000000; an integer of at least 0 and at most 9223372036854775807", data, 64, seed=10**21)
         self.refused("max_local_batch_size is 1000000000000000000000; an integer of at least 1", data, 64, max_local_batch_size=10**21)
         self.refused("has no length", Stream(), 4)
+        self.refused("num_workers is '2'; an integer of at least 0", data, 64, num_workers="2")
         self.refused("does not divide global_batch_size", data, 64, gradient_accumulation_steps=5)
         self.refused("does not divide the last batch", data, 64, gradient_accumulation_steps=4)
         self.refused("one of them", data, 64, gradient_accumulation_steps=4, micro_batch_size=4)
@@ -620,6 +621,11 @@ class OneProcess(unittest.TestCase):
                     call(value)
         with self.assertRaisesRegex(ValueError, "^epoch is 'x'; an integer"):
             loader.set_epoch("x")
+        for use in (motley.DataLoader.mean, motley.DataLoader.weigh):
+            begun = motley.DataLoader(Data(), 64)
+            begun._join()
+            with self.assertRaisesRegex(RuntimeError, "yielded no batch yet"):
+                use(begun, torch.ones(()))
 
     def test_what_weight_gradients_refuses(self):
         loader = motley.DataLoader(Data(), 64)
