@@ -34,14 +34,13 @@ class _Pass:
         self._pipe, self._layout, self._links = pipe, pipe._layout, pipe._links
         self._is_first, self._is_last = pipe.stage == 0, pipe.stage + 1 == pipe.stages
         self._inputs = self._check_inputs(inputs)
-        self._targets = targets
         self._batch = self._check_batch(targets)
         self._micro_batches = self._layout.cut(self._batch)
         self._rows = [self._layout.rows(pipe.rank, micro_batch) for micro_batch in self._micro_batches]
         # What may change while it is on its way, as parameters do in the optimizer's step.
         self._kept = pipe._kept | {value.untyped_storage().data_ptr() for value in self._inputs or ()}
         self._incoming: dict[tuple[int, int], _Incoming] = {}
-        self._asked: dict[int, int] = {}
+        self._asked: dict[int, int] = {}  # micro-batches, by kind
 
     def _check_inputs(self, inputs: Any) -> tuple[torch.Tensor, ...] | None:
         if inputs is None:
@@ -61,7 +60,11 @@ class _Pass:
         return tuple(given)
 
     def _check_batch(self, targets: Any) -> int:
-        leaves = [] if targets is None else pytree.tree_leaves(targets)
+        self._target_structure: Any = None
+        leaves: list[Any] = []
+        if targets is not None:
+            leaves, self._target_structure = pytree.tree_flatten(targets)
+        self._targets = leaves
         if self._is_last and not leaves:
             raise ValueError("targets: None; accepted on ranks of the last stage: the step's targets, with a row a sample")
         counts = {value.shape[0] for value in self._inputs or ()}
@@ -94,7 +97,8 @@ class _Pass:
 
     def _take_targets(self, number: int) -> Any:
         (begin, end), first = self._rows[number], self._micro_batches[number].begin
-        return pytree.tree_map(lambda value: value[first + begin:first + end].to(self._pipe.device, non_blocking=True), self._targets)
+        own = [value[first + begin:first + end].to(self._pipe.device, non_blocking=True) for value in self._targets]
+        return pytree.tree_unflatten(own, self._target_structure)
 
     def _forward(self, layers: list[Callable[..., Any]], inputs: tuple[torch.Tensor, ...]) -> Any:
         """What the stage gives: of the last one the model's outputs, of the others the tensors that the next one reads."""
@@ -118,13 +122,16 @@ class _Pass:
                 self._links.receive(rank, self._tag(number, kind), value[low:high])
         self._incoming[number, kind] = _Incoming(values, [rank for rank, _, _ in pieces for _ in values])
 
+    def _ask_until(self, number: int, kind: int) -> None:
+        asked = self._asked.get(kind, 0)
+        self._asked[kind] = max(asked, min(number, len(self._micro_batches)))
+        for one in range(asked, self._asked[kind]):
+            self._ask(one, kind)
+
     def _take(self, number: int, kind: int) -> tuple[torch.Tensor, ...]:
         """The rows of a micro-batch, of each tensor that crosses; none where this rank has no rows. The next one's are asked for, so that
         they come while this one is computed."""
-        asked = self._asked.get(kind, 0)
-        self._asked[kind] = min(number + 2, len(self._micro_batches))
-        for one in range(asked, self._asked[kind]):
-            self._ask(one, kind)
+        self._ask_until(number + 2, kind)
         incoming = self._incoming.pop((number, kind))
         for rank in incoming.ranks:
             self._links.wait(rank, self._name(number, kind))
@@ -172,7 +179,8 @@ class Step(_Pass):
         super().__init__(pipe, inputs, targets)
         self._layers = [layer.forward for layer in pipe._own]
         self._held: dict[int, _Held] = {}
-        self._device_loss: torch.Tensor | None = None
+        self._losses: list[torch.Tensor] = []  # of micro-batches, on the device
+        self._forward_count = 0
 
     def run(self) -> torch.Tensor:
         """The mean loss of the batch."""
@@ -187,13 +195,14 @@ class Step(_Pass):
             else:
                 self._go_backward(number)
         pipe._synchronise(before, sum(end - begin for begin, end in self._rows), self._batch)
-        own = torch.zeros((), dtype=torch.float64) if self._device_loss is None else self._device_loss.cpu()
+        own = torch.stack(self._losses).double().sum().cpu() if self._losses else torch.zeros((), dtype=torch.float64)
         loss = torch.stack(self._exchange(own)).sum()
         pipe._steps += 1
         return loss
 
     def _go_forward(self, number: int) -> None:
         pipe = self._pipe
+        self._forward_count = number + 1
         inputs = self._take_inputs(number, _FORWARD)
         if not inputs:
             return
@@ -222,12 +231,13 @@ class Step(_Pass):
                                  "mean over the rows")
             weighted = loss * ((end - begin) / self._batch)
         if counts:
-            part = weighted.detach().double().reshape(())
-            self._device_loss = part if self._device_loss is None else self._device_loss + part
+            self._losses.append(weighted.detach().reshape(()))
         return weighted
 
     def _go_backward(self, number: int) -> None:
         pipe = self._pipe
+        if not self._is_first:  # before this one's gradients are on their way, which would have to be waited for
+            self._ask_until(self._forward_count + 2, _FORWARD)
         gradients = (None,) if self._is_last else self._take(number, _BACKWARD)
         begin, end = self._rows[number]
         if begin == end:
