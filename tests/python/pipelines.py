@@ -599,7 +599,7 @@ for step in range(3):
 
 class PipelineFailures(unittest.TestCase):
     def test_an_exception_of_one_rank_is_told_to_the_others(self):
-        for fails, where, stages in ((2, "loss", 3), (1, "layer", 3), (1, "script", 3), (2, "script", 2), (1, "layer", 2)):
+        for fails, where, stages in ((2, "loss", 3), (1, "script", 3), (1, "layer", 2)):
             with self.subTest(fails=fails, where=where, stages=stages):
                 ends = run_scripts(FAILING_SCRIPT, 3, FAILS=fails, WHERE=where, STAGES=stages, TESTS=pathlib.Path(__file__).parent)
                 for rank, (code, text) in enumerate(ends):
