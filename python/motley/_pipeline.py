@@ -268,13 +268,17 @@ class _Links:
             weakref.finalize(self, _leave, session, channels)
 
     @contextlib.contextmanager
-    def failing_together(self) -> Iterator[None]:
-        """An exception within it, such as one of the user's loss, ends the waits of all ranks, which are told what it was."""
+    def failing_together(self, rows: int) -> Iterator[None]:
+        """An exception within it, such as one of the user's loss, ends the waits of all ranks, which are told what it was. The rank works
+        on a batch of so many rows."""
         try:
             yield
         except BaseException as problem:
+            if isinstance(problem, RuntimeError) and "was expected" in str(problem):
+                problem = RuntimeError("ranks have batches of different sizes, or call step and evaluate in different orders (rank "
+                                       f"{self.rank} has {rows} rows): {problem}")
             _give_up(self._session, problem)
-            raise
+            raise problem
 
     def waiting(self, what: str, ranks: Sequence[int]) -> _waiting:
         """For messages of failures within it: who is waited for, and in what."""
@@ -547,7 +551,7 @@ class Pipeline:
             RuntimeError: a rank is lost, or was waited for in vain; says which, and in what.
         """
         step = Step(self, inputs, targets)
-        with self._links.failing_together():
+        with self._links.failing_together(step.rows):
             return step.run()
 
     def evaluate(self, inputs: Any = None, targets: Any = None, fn: LossFunction | None = None) -> torch.Tensor:
@@ -573,7 +577,7 @@ class Pipeline:
         if fn is not None and not callable(fn):
             raise ValueError(f"fn: a {type(fn).__name__}; accepted: a function of outputs and targets")
         evaluation = Evaluation(self, inputs, targets, self._loss if fn is None else fn)
-        with self._links.failing_together(), evaluation_mode(self._model), torch.no_grad():
+        with self._links.failing_together(evaluation.rows), evaluation_mode(self._model), torch.no_grad():
             return evaluation.run()
 
     def _synchronise(self, before: list[torch.Tensor | None], rows: int, batch: int) -> None:

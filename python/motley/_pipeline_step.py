@@ -34,7 +34,7 @@ class _Pass:
         self._pipe, self._layout, self._links = pipe, pipe._layout, pipe._links
         self._is_first, self._is_last = pipe.stage == 0, pipe.stage + 1 == pipe.stages
         self._inputs = self._check_inputs(inputs)
-        self._batch = self._check_batch(targets)
+        self._batch = self.rows = self._check_batch(targets)
         self._micro_batches = self._layout.cut(self._batch)
         self._rows = [self._layout.rows(pipe.rank, micro_batch) for micro_batch in self._micro_batches]
         # What may change while it is on its way, as parameters do in the optimizer's step.

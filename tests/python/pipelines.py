@@ -498,6 +498,10 @@ class PipelineRefusals(RanksTest):
             for message in self.refused_on_ranks(refuse_widths, widths):
                 self.assertRegex(message, f"^ranks differ in their parameters: {words}.*; accepted: the same on every rank")
 
+    def test_batches_of_different_sizes(self):
+        for message in self.refused_on_ranks(step_with_other_rows, make_plan(["body.0"], (1, 1))):
+            self.assertRegex(message, r"ranks have batches of different sizes, or call .* \(rank 1 has 24 rows\)")
+
     def test_wrong_batches(self):
         first, last = self.on_ranks(refuse_steps, make_plan(["body.0"], (1, 1)))
         for message, words in zip(first, (r"^inputs: None; accepted", r"^inputs\[0\]: samples of shape \(2,\); accepted: \(5,\)",
@@ -511,6 +515,13 @@ def refuse_model(model, plan, arguments):
     if isinstance(model, nn.Module):
         model = copy.deepcopy(model)  # it came in memory that the ranks share
     refuse(model, plan, **arguments)
+
+
+def step_with_other_rows(plan):
+    """Rank 1 is given targets of 24 rows, rank 0 inputs of 12."""
+    pipe = motley.pipeline(Net(), plan, loss_fn=mean_loss, example_inputs=make_batch(0)[0], timeout=30)
+    inputs, targets = make_batch(0)
+    pipe.step(*((None, targets) if dist.get_rank() else (inputs[:12], None)))
 
 
 def refuse_on_last(arguments):
