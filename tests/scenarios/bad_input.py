@@ -95,13 +95,6 @@ class BadInput(Scenario):
         self.train("refused", "--steps", 2)
         self.assertIn("--resume", self.refuse("--steps", 2))
         self.assertIn("holds no run", self.train("empty", "--resume", expect=2))
-        foreign = self.folder / "foreign"
-        foreign.mkdir()
-        (foreign / "thesis.tex").touch()
-        for overwrite in ([], ["--overwrite"]):
-            self.assertIn("foreign' holds 'thesis.tex', of no run; name a new or an empty folder with --run-directory",
-                          self.train("foreign", *overwrite, expect=2))
-        self.assertEqual([file.name for file in foreign.iterdir()], ["thesis.tex"])
 
     def test_a_run_is_not_overwritten_for_input_that_is_not_there(self):
         self.train("refused", "--steps", 2)

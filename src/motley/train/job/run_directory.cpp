@@ -4,9 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <initializer_list>
 #include <ranges>
 #include <sstream>
 
@@ -27,27 +25,6 @@ namespace {
 constexpr const char* kRunFiles[] = {"metrics.jsonl", "checkpoint",    "embeddings",     "run.json",
                                      "summary.json",  "timeline.json", "report.html",    "tensorboard",
                                      "logs",          "job.yaml",      "rendezvous.json"};
-
-bool is_of_a_run(const std::string& name) {
-  const std::initializer_list<std::string_view> others = {"plan.json", "profile.json", "cluster.yaml", "lock",
-                                                          "replaced"};
-  return std::ranges::count(kRunFiles, name) > 0 || std::ranges::count(others, name) > 0 ||
-         name.starts_with("plan-after-step-") || name.starts_with("timeline-rank-") || name.starts_with(".");
-}
-
-// Where there is no run yet, nobody's files come to lie among its own.
-Status check_foreign_files(const fs::path& folder) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!is_of_a_run(name)) {
-      return fail(ErrorCode::kInvalidInput,
-                  "'{}' holds '{}', of no run; name a new or an empty folder with --run-directory", folder.string(),
-                  name);
-    }
-  }
-  return {};
-}
 
 Status move_if_there(const fs::path& from, const fs::path& to) {
   std::error_code error;
@@ -108,7 +85,6 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
   if (resume && !fs::exists(job_file()) && !fs::exists(replaced_folder())) {
     return fail(ErrorCode::kInvalidInput, "--resume: '{}' holds no run (there is no job.yaml in it)", folder_.string());
   }
-  if (!resume && !fs::exists(job_file())) MOTLEY_TRY(check_foreign_files(folder_));
   MOTLEY_TRY(make_folders(folder_));
   MOTLEY_ASSIGN(RunLock held, lock());
   MOTLEY_TRY(settle_replaced());  // of a start that was killed
