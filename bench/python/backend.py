@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import motley  # noqa: F401
-from rows import print_rows, row, run, say
+from rows import print_rows, read_flags, row, run, say
 
 SUITE = pathlib.Path(__file__).resolve().parents[2] / "tests/python/torch_suite.py"
 PAIRS = 15
@@ -125,7 +125,7 @@ def long_rows():
 
 
 def main():
-    quick = "--quick" in sys.argv
+    quick = read_flags(__doc__).quick
     rows = [exposed_row(transport, count) for transport, count in TARGETS]
     print_rows(rows + ([] if quick else long_rows()))
 

@@ -12,10 +12,9 @@ import random
 import re
 import statistics
 import subprocess
-import sys
 import tempfile
 
-from rows import DEADLINE, SCRIPTS, print_rows, ratio_of_medians, row, run, say
+from rows import DEADLINE, SCRIPTS, print_rows, ratio_of_medians, read_flags, row, run, say
 
 SAMPLES, BATCH, STEPS, FIRST, ROWS = 40_000, 512, 300, 100, 1_000_000
 # malloc keeps what a step frees and the next one needs again, as the program has it.
@@ -62,7 +61,7 @@ def run_script(folder):
 
 
 def main():
-    rounds = 1 if "--quick" in sys.argv else 9
+    rounds = 1 if read_flags(__doc__).quick else 9
     pairs = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -4,13 +4,14 @@ import json
 import pathlib
 import sys
 
-from rows import print_rows, row, run, say
+from rows import print_rows, read_flags, row, run, say
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/python"))
 from data_parallel import SAMPLES, Equality
 
 
 def main():
+    read_flags(__doc__)
     Equality.setUpClass()
     try:
         ranks = Equality()

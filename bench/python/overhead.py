@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import motley
-from rows import SCRIPTS, print_rows, row, run
+from rows import SCRIPTS, print_rows, read_flags, row, run
 from turns import compare, differences
 
 sys.path.insert(0, str(SCRIPTS))
@@ -87,7 +87,8 @@ def be_rank(quick):
 
 
 if __name__ == "__main__":
+    quick = read_flags(__doc__).quick
     if "RANK" in os.environ:
-        be_rank("--quick" in sys.argv)
+        be_rank(quick)
     else:
         print(run(["motley", "launch", "--workers", 2, __file__, *sys.argv[1:]]), end="")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import motley
-from rows import print_rows, row, run, say
+from rows import print_rows, read_flags, row, run, say
 from turns import compare
 
 WORKERS = 4
@@ -82,7 +82,8 @@ def be_rank(quick):
 
 
 if __name__ == "__main__":
+    quick = read_flags(__doc__).quick
     if "RANK" in os.environ:
-        be_rank("--quick" in sys.argv)
+        be_rank(quick)
     else:
         print(run(["motley", "launch", "--workers", WORKERS, __file__, *sys.argv[1:]], **VARIABLES), end="")

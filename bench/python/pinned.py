@@ -8,7 +8,7 @@ import runpy
 import subprocess
 import sys
 
-from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, row, run, say
+from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, read_flags, row, run, say
 
 BATCH = 512  # of both ranks: of smaller ones the optimizer and the synchronisation, which no split changes, are a larger part
 
@@ -44,4 +44,4 @@ if __name__ == "__main__":
     if "RANK" in os.environ:
         be_rank(sys.argv[1:])
     else:
-        measure("--quick" in sys.argv)
+        measure(read_flags(__doc__).quick)

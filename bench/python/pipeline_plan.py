@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 import motley
-from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, row, run, say
+from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, read_flags, row, run, say
 
 sys.path.insert(0, str(SCRIPTS))
 from fashion_mnist import Images
@@ -96,7 +96,8 @@ def measure(quick):
 
 
 if __name__ == "__main__":
-    if "--rank" in sys.argv:
-        be_rank(sys.argv[2], int(sys.argv[3]))
+    given = read_flags(__doc__, rank={"nargs": 2, "metavar": ("PLAN", "STEPS"), "help": "be a rank that runs the plan"})
+    if given.rank is not None:
+        be_rank(given.rank[0], int(given.rank[1]))
     else:
-        measure("--quick" in sys.argv)
+        measure(given.quick)

@@ -1,4 +1,5 @@
 """Rows as motley-bench reads them, and the scripts that are timed."""
+import argparse
 import json
 import os
 import pathlib
@@ -18,6 +19,15 @@ def row(case, metric, value, unit, better, target, limit=None, note=""):
 
 def print_rows(rows):
     print(json.dumps(rows))
+
+
+def read_flags(text, **others):
+    """What is typed after the name of a script, of which `text` is what it says of itself: --quick, and others as argparse has them."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, and no rows that are marked long")
+    for name, settings in others.items():
+        parser.add_argument(f"--{name}", **settings)
+    return parser.parse_args()
 
 
 def say(text):

@@ -1,14 +1,12 @@
 """The script with three lines against the script without, both with four ranks whose speeds are emulated from outside."""
-import sys
-
-from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, row, run, say
+from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, read_flags, row, run, say
 
 SPEEDS = [1, 1, 0.5, 0.25]
 BATCH, LARGEST = 256, 94  # of all ranks, and what the fastest has of it when all finish together: 256 / 2.75, rounded up
 
 
 def main():
-    quick = "--quick" in sys.argv
+    quick = read_flags(__doc__).quick
     flags = ["launch", "--emulated-speeds", ",".join(map(str, SPEEDS))]
     pairs = []
     for _ in range(1 if quick else 5):

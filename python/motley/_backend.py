@@ -8,8 +8,10 @@ shares the secret with those of its user; between hosts the secret is the user's
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,6 +35,8 @@ atexit.register(_motley.shutdown_backends)
 NAME = motley_backend.NAME
 _made: dict[str, Any] = {}  # what backends of several ranks were made with, by the group's name
 _TRANSPORTS = ("auto", "tcp")
+_MAKING = "motley: making a process group"
+_GLANCE = 1.0  # seconds between looks at whether a rank that is waited for has another backend
 _NO_GLOO = ("it goes over gloo, which is not authenticated, and the ranks are on several hosts: set GLOO_DEVICE_TRANSPORT=TCP_TLS and "
             "gloo's variables for keys and certificates on all ranks, or make a group with backend=\"gloo\" for it")
 
@@ -90,6 +94,7 @@ def _meet(options: Any) -> tuple[_motley.Rendezvous, Any, str]:
     rank, size, timeout, ranks = options.group_rank, options.group_size, options.timeout, _ranks(options)
     # A group may be made anew on the same store; each time has its own keys.
     store = PrefixStore(f"motley/{options.store.add(f'motley/{rank}', 1)}", options.store)
+    _wait_for_all(options.store, store, ranks, rank, timeout)
     hosts = _gather(store, "host", rank, ranks, _motley.host_id(), timeout)
     one_host = len(set(hosts)) == 1
     gloo, why_none = None, _NO_GLOO
@@ -115,7 +120,7 @@ def _arrange(store: Store, rank: int, one_host: bool, timeout: timedelta) -> _mo
     if rank == 0:
         endpoint = f"{host}:0"
     else:
-        _wait(store, ["endpoint"], [0], timeout)
+        _wait(store, ["endpoint"], [0], timeout, timeout)
         endpoint, *place = store.get("endpoint").decode().split()
         secret = _motley.read_shared_secret(*map(int, place)) if one_host else secret
     return _motley.Rendezvous(secret, not one_host, endpoint, host, publish, transport == "tcp")
@@ -136,22 +141,46 @@ def _reachable_address() -> str:
         return str(probe.getsockname()[0])
 
 
+def _wait_for_all(outer: Store, store: Store, ranks: list[int], rank: int, timeout: timedelta) -> None:
+    """Until all ranks have said that they make this group, with one version."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    store.set(f"version/{rank}", _motley.version)
+    waits = [index for index in range(len(ranks)) if index != rank]
+    while waits:
+        # What gloo's connections are made by: a rank that has written it waits for others that do.
+        if foreign := [str(ranks[index]) for index in waits if outer.check([f"0/{index}"])]:
+            raise dist.DistBackendError(f"{_MAKING}: rank {', '.join(foreign)} has the backend gloo, and this rank {NAME}; accepted: the "
+                                        "same backend on all ranks")
+        left = deadline - time.monotonic()
+        keys = [f"version/{index}" for index in waits]
+        if left <= _GLANCE:
+            _wait(store, keys, [ranks[index] for index in waits], timedelta(seconds=max(left, 0.001)), timeout)
+        with contextlib.suppress(RuntimeError):
+            store.wait(keys, timedelta(seconds=_GLANCE))
+        waits = [index for index, key in zip(waits, keys) if not store.check([key])]
+    versions = [store.get(f"version/{index}").decode() for index in range(len(ranks))]
+    for other, version in zip(ranks, versions):
+        if version != versions[0]:
+            raise dist.DistBackendError(f"{_MAKING}: rank {ranks[0]} has version {versions[0]} of motley, and rank {other} {version}; "
+                                        "accepted: one version")
+
+
 def _gather(store: Store, what: str, rank: int, ranks: list[int], value: str, timeout: timedelta) -> list[str]:
     """Each rank's value."""
     store.set(f"{what}/{rank}", value)
     keys = [f"{what}/{other}" for other in range(len(ranks))]
-    _wait(store, keys, ranks, timeout)
+    _wait(store, keys, ranks, timeout, timeout)
     return [store.get(key).decode() for key in keys]
 
 
-def _wait(store: Store, keys: list[str], ranks: Iterable[int], timeout: timedelta) -> None:
-    """Until the ranks have set their keys."""
+def _wait(store: Store, keys: list[str], ranks: Iterable[int], left: timedelta, timeout: timedelta) -> None:
+    """Until the ranks have set their keys; what is left of the timeout."""
     try:
-        store.wait(keys, timeout)
+        store.wait(keys, left)
     except RuntimeError as problem:
         missing = [str(rank) for key, rank in zip(keys, ranks) if not store.check([key])]
         words = f"rank {', '.join(missing)} did not come within {timeout.total_seconds():g} s" if missing else str(problem)
-        raise dist.DistBackendError(f"motley: making a process group: {words}") from problem
+        raise dist.DistBackendError(f"{_MAKING}: {words}") from problem
 
 
 def _make_gloo(store: Store, rank: int, size: int, timeout: timedelta, one_host: bool) -> Any:

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import importlib
 import logging
+import numbers
 import os
 import pickle
 import re
@@ -169,6 +170,11 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), *, workers: i
         raise ValueError(f"launch: {function!r} is no function; accepted: a function (a script is started by motley launch SCRIPT)")
     if isinstance(args, str) or not isinstance(args, Sequence):
         raise ValueError(f"launch: args is {args!r}; accepted: a tuple of the function's arguments")
+    if emulated_speeds is not None and not (isinstance(emulated_speeds, Sequence) and all(
+            isinstance(speed, numbers.Real) for speed in emulated_speeds)):
+        raise ValueError(f"launch: emulated_speeds is {emulated_speeds!r}; accepted: a number above 0 for each rank")
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
+        raise ValueError(f"launch: workers is {workers!r}; accepted: an integer of at least 1")
     count = workers if workers is not None else len(emulated_speeds or [])
     if count < 1:
         raise ValueError(f"launch: {count} workers; accepted: workers from 1 on, or emulated_speeds")

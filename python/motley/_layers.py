@@ -1,5 +1,7 @@
 """How an ordinary torch.nn.Module is cut into layers that follow each other, so that it can be profiled layer by layer and run as the
-stages of a pipeline: its forward is traced with real values, and cut wherever one tensor is all that later computation reads.
+stages of a pipeline: its forward is traced with real values, and cut wherever one tensor is all that later computation reads. What is
+between two such places and calls several blocks, as a U-Net does, is cut between these, too, where several tensors are alive; each layer
+hands on those that bypass it. Blocks are submodules with submodules; of a module that would be one layer, those with parameters.
 
 A forward is traced by torch.fx, one module at a time: calls of submodules are steps, as are functions in between. Branches and loops are
 those that the example takes. A layer that is one call of a submodule with submodules of its own is cut further, so that nested Sequentials
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -34,25 +36,30 @@ Formula: TypeAlias = "Callable[[int, torch.device], Any]"  # of the rows and dev
 
 @dataclass
 class Layer:
-    """A part of a module's forward: what is computed between two places where one tensor is all that is alive.
+    """A part of a module's forward: what is computed between two places where it is cut.
 
     Attributes:
         name: the module's path, such as ``layer1.0``; of several steps the first and the last one's, with ``..`` between.
         kind: as in profile.json.
         tensors: names of the parameters and buffers that it reads, as the whole module has them.
-        output: of one that another layer follows, its output for two rows, on the device "meta".
+        forward: of as many tensors as the layer before gives, or all inputs; gives a tensor or several in a tuple.
+        outputs: of one that another layer follows, its outputs for two rows, on the device "meta".
     """
 
     name: str
     kind: str
     tensors: list[str]
     forward: Callable[..., Any]
-    output: torch.Tensor | None = None
+    outputs: tuple[torch.Tensor, ...] = ()
+
+    def describe_shapes(self, parameters: Mapping[str, torch.Tensor]) -> str:
+        """The shapes of the parameters that it reads, of all of the model by name, as profiles and plans have them."""
+        return ", ".join("x".join(map(str, parameters[name].shape)) or "scalar" for name in self.tensors if name in parameters)
 
 
 @dataclass
 class Chain:
-    """A module as layers that follow each other; the first reads all inputs, each other one the output of the one before.
+    """A module as layers that follow each other; the first reads all inputs, each other one the outputs of the one before.
 
     Attributes:
         untrained: names of parameters that get no gradient.
@@ -82,14 +89,39 @@ def cut(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], name: str) ->
         expected, gradients = _outcome(module, [module], few)
         untrained = {key for key, gradient in gradients.items() if gradient is None}
         try:
-            layers = _Cutter(module).cut(module, "", list(few), list(more), lambda proxies: (tuple(proxies), {}))
+            layers = _cut_whole(module, few, more)
         except _Uncut as problem:
             return Chain(name, [whole], untrained, str(problem))
-        if len(layers) == 1:
-            return Chain(name, [whole], untrained, "no single tensor crosses between its parts")
         if (difference := _difference(module, layers, few, more, expected, gradients)) is not None:
             return Chain(name, [whole], untrained, difference)
     return Chain(name, layers, untrained)
+
+
+def run_layers(layers: Sequence[Callable[..., Any]], inputs: tuple[torch.Tensor, ...]) -> Any:
+    """What the last of layers that follow each other gives."""
+    value: Any = inputs
+    for layer in layers:
+        value = layer(*as_tuple(value))
+    return value
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """What a layer gives, as what the next one reads."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _cut_whole(module: torch.nn.Module, few: tuple[torch.Tensor, ...], more: tuple[torch.Tensor, ...]) -> list[Layer]:
+    """Several layers, or _Uncut."""
+    def is_large(part: torch.nn.Module) -> bool:
+        return any(True for _ in part.children())
+
+    def is_trained(part: torch.nn.Module) -> bool:
+        return any(True for _ in part.parameters())
+
+    for is_block in (is_large, is_trained):
+        with contextlib.suppress(_OneLayer):
+            return _Cutter(module, is_block).cut(module, "", list(few), list(more), lambda proxies: (tuple(proxies), {}))
+    raise _OneLayer
 
 
 def take_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
@@ -139,10 +171,8 @@ def _outcome(module: torch.nn.Module, layers: list[Callable[..., Any]],
     """The tensors that the layers, one after the other, compute, and the gradients of the module's parameters for a sum of them."""
     torch.manual_seed(0)
     before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    value: Any = tuple(tensor.clone() for tensor in inputs)
     with torch.enable_grad():
-        for number, layer in enumerate(layers):
-            value = layer(*value) if number == 0 else layer(value)
+        value = run_layers(layers, tuple(tensor.clone() for tensor in inputs))
         outputs = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
         sums = [(output * torch.linspace(0.5, 1.5, output.numel(), dtype=output.dtype, device=output.device).view_as(output)).sum()
                 for output in outputs if output.requires_grad]
@@ -191,6 +221,13 @@ def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 class _Uncut(Exception):
     """Why a module is one layer."""
+
+
+class _OneLayer(_Uncut):
+    """There is no place to cut it."""
+
+    def __init__(self) -> None:
+        super().__init__("no single tensor crosses between its parts, nor do several between its blocks")
 
 
 class _Value(fx.Proxy):
@@ -329,8 +366,8 @@ class _Piece:
 
     steps: list[fx.Node]
     inputs: list[fx.Node]
-    output: Any  # a node, or what forward returns
-    output_value: Any
+    crossing: list[fx.Node]  # what the next piece reads; of the last one the output, where it is a tensor
+    output: Any  # what forward returns, of the last one
 
 
 @dataclass
@@ -353,7 +390,8 @@ class _Forward:
 class _Cutter:
     """Cuts a module, and those within it."""
 
-    def __init__(self, root: torch.nn.Module) -> None:
+    def __init__(self, root: torch.nn.Module, is_block: Callable[[torch.nn.Module], bool]) -> None:
+        self._is_block = is_block
         self._first_names = {id(tensor): name for name, tensor in reversed(list(_names(root).items()))}
         self._given: dict[str, int] = {}
 
@@ -368,21 +406,19 @@ class _Cutter:
             except Exception as problem:  # of the user's module: whatever it raises
                 reason = str(problem).split("\n")[0]
                 raise _Uncut(f"its forward cannot be traced: {type(problem).__name__}: {reason}") from problem
-        pieces = _find_pieces(forward)
+        pieces = _find_pieces(forward, self._is_block)
         layers: list[Layer] = []
         for piece in pieces:
             inner = self._cut_within(forward, piece)
             if len(pieces) == 1 and not inner:
-                raise _Uncut("no single tensor crosses between its parts")
+                raise _OneLayer
             layers += inner or [self._make_layer(forward, piece)]
-        if layers and pieces and isinstance(pieces[-1].output, fx.Node) and isinstance(pieces[-1].output_value, torch.Tensor):
-            layers[-1].output = pieces[-1].output_value.to("meta")
         return layers
 
     def _cut_within(self, forward: _Forward, piece: _Piece) -> list[Layer]:
         """The layers of the submodule that a piece is one call of; none where it is not, or cannot be cut."""
         node = piece.steps[0]
-        if len(piece.steps) != 1 or node.op != "call_module" or len(piece.inputs) != 1 or piece.output is not node:
+        if len(piece.steps) != 1 or node.op != "call_module" or len(piece.inputs) != 1 or piece.crossing != [node]:
             return []
         module = forward.module.get_submodule(str(node.target))
         read = [one for one in _nodes_in((node.args, node.kwargs)) if not _is_constant(forward, one)]
@@ -410,9 +446,8 @@ class _Cutter:
         is_block = len(piece.steps) > 1 or (
             piece.steps[0].op == "call_module" and any(forward.module.get_submodule(str(piece.steps[0].target)).children()))
         kind = "block" if is_block else _find_kind(_word(forward, piece.steps[0]))
-        value = piece.output_value
         return Layer(name, kind, self._list_tensors(forward, nodes), _Program(forward, piece, nodes),
-                     value.to("meta") if isinstance(value, torch.Tensor) else None)
+                     tuple(forward.few[one].to("meta") for one in piece.crossing))
 
     def _list_tensors(self, forward: _Forward, nodes: list[fx.Node]) -> list[str]:
         names: dict[str, None] = {}
@@ -502,19 +537,30 @@ def _trace(module: torch.nn.Module, path: str, few: list[torch.Tensor], more: li
     return forward
 
 
-def _find_pieces(forward: _Forward) -> list[_Piece]:
-    """The steps between the places where one tensor is alive, with a row a sample, into which nothing is written later."""
-    pieces: list[_Piece] = []
-    inputs, begin = forward.placeholders, 0
-    alive = list(forward.placeholders)
+def _find_pieces(forward: _Forward, is_block: Callable[[torch.nn.Module], bool]) -> list[_Piece]:
+    """The steps between the places where one tensor is alive, with a row a sample, into which nothing is written later, and those between
+    blocks where several are."""
+    alive: list[list[fx.Node]] = []  # after each step
+    now = list(forward.placeholders)
     for number, node in enumerate(forward.steps):
-        alive = [one for one in [*alive, node] if forward.last_use.get(one, -1) > number]
+        now = [one for one in [*now, node] if forward.last_use.get(one, -1) > number]
+        alive.append(now)
+    pieces: list[_Piece] = []
+    inputs, begin, blocks = forward.placeholders, 0, 0
+    for number, node in enumerate(forward.steps):
         if number + 1 == len(forward.steps):
-            value = forward.few.get(forward.output) if isinstance(forward.output, fx.Node) else None
-            pieces.append(_Piece(forward.steps[begin:], inputs, forward.output, value))
-        elif len(alive) == 1 and alive != inputs and _can_cross(forward, alive[0], node):
-            pieces.append(_Piece(forward.steps[begin:number + 1], inputs, alive[0], forward.few[alive[0]]))
-            inputs, begin = [alive[0]], number + 1
+            output = forward.output
+            crossing = [output] if isinstance(output, fx.Node) and isinstance(forward.few.get(output), torch.Tensor) else []
+            pieces.append(_Piece(forward.steps[begin:], inputs, crossing, output))
+            break
+        blocks += node.op == "call_module" and is_block(forward.module.get_submodule(str(node.target)))
+        following = forward.steps[number + 1]
+        is_between = blocks > 0 and following.op == "call_module" and is_block(forward.module.get_submodule(str(following.target)))
+        if (len(alive[number]) == 1 or is_between) and alive[number] != inputs and all(
+                _can_cross(forward, one, node) for one in alive[number]):
+            pieces.append(_Piece(forward.steps[begin:number + 1], inputs, alive[number], None))
+            inputs, begin = alive[number], number + 1
+            blocks = 0 if len(inputs) == 1 else blocks
     return pieces
 
 
@@ -528,7 +574,7 @@ def _can_cross(forward: _Forward, value: fx.Node, step: fx.Node) -> bool:
 def _with_free(forward: _Forward, piece: _Piece) -> list[fx.Node]:
     """A piece's steps and what they read that any layer can compute, in their order."""
     needed: set[fx.Node] = set()
-    pending = [*piece.steps, *_nodes_in(piece.output)]
+    pending = [*piece.steps, *piece.crossing, *_nodes_in(piece.output)]
     free = set(forward.free)
     while pending:
         node = pending.pop()
@@ -545,7 +591,8 @@ class _Program:
 
     def __init__(self, forward: _Forward, piece: _Piece, nodes: list[fx.Node]) -> None:
         self._inputs, self._output = piece.inputs, piece.output
-        self._is_one_value = isinstance(piece.output, fx.Node)
+        if piece.output is None:
+            self._output = piece.crossing[0] if len(piece.crossing) == 1 else tuple(piece.crossing)
         self._steps: list[tuple[fx.Node, Callable[[Values, int, torch.device], Any]]] = [
             (node, _make_step(forward, node)) for node in nodes]
 
@@ -554,7 +601,7 @@ class _Program:
         rows, device = inputs[0].shape[0], inputs[0].device
         for node, step in self._steps:
             values[node] = step(values, rows, device)
-        return values[self._output] if self._is_one_value else fx.node.map_arg(self._output, values.__getitem__)
+        return fx.node.map_arg(self._output, values.__getitem__)
 
 
 def _make_step(forward: _Forward, node: fx.Node) -> Callable[[Values, int, torch.device], Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-import operator
 import os
 import socket
 import time
@@ -25,8 +24,9 @@ import torch.distributed as dist
 import torch.utils.data
 
 from . import _motley
+from ._arguments import check_group, read_integer, read_mean, read_number
 from ._planning import Document, list_proportions, read_plan
-from ._ranks import PendingRows, Ranks
+from ._ranks import PendingRows, Ranks, check_alike
 from ._results import Plan
 from ._run_directory import RunDirectory
 
@@ -39,7 +39,9 @@ _REFUSED = {
     "sampler": "a sampler says which samples a rank gets; motley.DataLoader does that (shuffle, seed)",
     "batch_sampler": "a batch_sampler says which samples a rank gets; motley.DataLoader does that (shuffle, seed)",
 }
+_NO_BATCH = "the loader has yielded no batch yet: call this in its loop"
 _END = object()
+_MOST_EPOCHS = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,12 +154,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 f"motley.DataLoader needs a dataset with __len__ and __getitem__, to use each sample once; {type(dataset).__name__} "
                 "has no length. Keep your own loader, and motley.weight_gradients(model, samples=count) weights by what count gives for a "
                 "batch")
-        self._batch = _read_integer("global_batch_size", global_batch_size, 1)
-        self._accumulation = _read_integer("gradient_accumulation_steps", gradient_accumulation_steps, 1)
-        self._shuffle, self._seed, self._drop_last = bool(shuffle), _read_integer("seed", seed, 0, 2**63 - 1), bool(drop_last)
+        self._batch = read_integer("global_batch_size", global_batch_size, 1)
+        self._accumulation = read_integer("gradient_accumulation_steps", gradient_accumulation_steps, 1)
+        self._shuffle, self._seed, self._drop_last = bool(shuffle), read_integer("seed", seed, 0, 2**63 - 1), bool(drop_last)
         self._micro = None
         if micro_batch_size is not None:
-            self._micro = _read_integer("micro_batch_size", micro_batch_size, 1)
+            self._micro = read_integer("micro_batch_size", micro_batch_size, 1)
             if gradient_accumulation_steps != 1:
                 raise ValueError("gradient_accumulation_steps and micro_batch_size: one of them, not both")
         self._size = len(dataset)
@@ -169,15 +171,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._policy, self._proportions, self._recorded, self._recorded_name = _read_policy(batch_split, self._batch)
         self._counted = 1 if self._policy == "replay" else self._unit  # samples that the splitter counts as one
         self._minimum, self._maximum = (
-            None if bound is None else _read_integer(name, bound, least)
+            None if bound is None else read_integer(name, bound, least)
             for name, bound, least in (("min_local_batch_size", min_local_batch_size, 0),
                                        ("max_local_batch_size", max_local_batch_size, 1)))
         if run_directory is not None and not isinstance(run_directory, (str, os.PathLike)):
             raise ValueError(f"run_directory is {run_directory!r}; the path of a new folder is accepted")
         if writer is not None and not hasattr(writer, "add_scalar") and not hasattr(writer, "log"):
             raise ValueError(f"writer is a {type(writer).__name__}; a TensorBoard SummaryWriter or a W&B run is accepted")
-        if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
-            raise ValueError(f"process_group is a {type(process_group).__name__}; what torch.distributed.new_group gives is accepted")
+        check_group(process_group)
         self._group, self._writer, self._folder = process_group, writer, run_directory
 
         self._ranks: Any = None  # Ranks, from the first pass on
@@ -210,6 +211,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.step_ends: bool = True
         self._begins = False  # whether a pass is beginning, which alone may draw
         drawn = _Drawn(self)
+        read_integer("num_workers", arguments.get("num_workers", 0), 0)
         super().__init__(dataset, batch_sampler=drawn, **arguments)
         self.__dict__["sampler"] = drawn  # PyTorch takes no sampler beside a batch_sampler, and frameworks look at this one
 
@@ -225,26 +227,30 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         divide by the number of micro-batches."""
         if any(not weight.by_loss for weight in self._weights):
             raise RuntimeError("the gradients are weighted already, by motley.weight_gradients: use that or loader.weigh, not both")
+        if self._ranks and not self.total:
+            raise RuntimeError(_NO_BATCH)
         self._is_weighed = True
         return loss * (self._yielded * self._ranks.count / self.total) if self._ranks else loss
 
     def mean(self, value: torch.Tensor | float) -> float:
         """The mean over all samples of the batch, of a value that is the mean over this rank's. Waits for all ranks."""
-        sums: list[float] = self._join().sum([float(value) * self._yielded if self._yielded else 0.0, self._yielded])
+        if not self.total:
+            raise RuntimeError(_NO_BATCH)
+        sums: list[float] = self._join().sum([read_mean("value", value) * self._yielded if self._yielded else 0.0, self._yielded])
         return sums[0] / sums[1]
 
     def record(self, loss: torch.Tensor | float) -> None:
         """Tells the run directory, where there is one, the mean loss over the samples yielded last; waits for the device where that is
         a GPU."""
         if self._yielded and self._folder is not None:
-            told = (loss.item() if isinstance(loss, torch.Tensor) else float(loss)) * self._yielded
+            told = read_mean("loss", loss) * self._yielded
             self._losses = told if math.isnan(self._losses) else self._losses + told
 
     def set_epoch(self, epoch: int) -> None:
         """Begins the next pass with the order of this epoch; without it, passes count up. Ignored just after
         ``load_state_dict``, which says where to go on."""
         if not self._resumes:
-            self._epoch, self._cursor = int(epoch), 0
+            self._epoch, self._cursor = read_integer("epoch", epoch, 0, _MOST_EPOCHS), 0
 
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch stands after the steps whose batches were yielded, and what was learnt of the ranks' speeds: the same on all
@@ -257,20 +263,31 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Goes on where ``state_dict`` was called: the next pass yields what was left of that epoch.
 
         Raises:
-            ValueError: a state of another dataset, order or version.
+            ValueError: a state of another dataset, order or version, or one that is damaged; says in which field. Nothing is loaded then.
         """
         if not isinstance(state, dict) or state.get("version") != 1:
             raise ValueError(f"{str(state)[:60]!r} is no state of version 1; what state_dict() gave is accepted")
         for key, own in (("size", self._size), ("shuffle", self._shuffle)):
-            if state[key] != own:
-                raise ValueError(f"the state is of another dataset or order: its {key} is {state[key]}, here it is {own}")
-        if not 0 <= state["cursor"] < self._size:
-            raise ValueError(f"the state's cursor is {state['cursor']}; 0 to {self._size - 1} is accepted")
-        self._seed, self._epoch, self._cursor, self._number = (state[key] for key in ("seed", "epoch", "cursor", "step"))
-        self._saved_split = state["batch_split"]
-        if self._splitter is not None and self._saved_split is not None:
-            self._splitter.restore(self._saved_split)
+            if state.get(key) != own:
+                raise ValueError(f"the state is of another dataset or order: its {key} is {state.get(key)}, here it is {own}")
+        most = {"seed": 2**63 - 1, "epoch": _MOST_EPOCHS, "cursor": self._size - 1, "step": 2**63 - 1}
+        seed, epoch, cursor, step = (read_integer(f"the state's {key}", state.get(key), 0, value) for key, value in most.items())
+        saved = state.get("batch_split")
+        if saved is not None and not isinstance(saved, str):
+            raise ValueError(f"the state's batch_split is {saved!r}; a text that state_dict() gave, or None, is accepted")
+        self._restore_split(saved)
+        self._seed, self._epoch, self._cursor, self._number, self._saved_split = seed, epoch, cursor, step, saved
         self._resumes = True
+
+    def _restore_split(self, saved: str | None) -> None:
+        """What was learnt of the ranks' speeds, once the ranks have agreed on a split."""
+        if self._splitter is None or saved is None:
+            return
+        try:
+            self._splitter.restore(saved)
+        except (RuntimeError, ValueError) as problem:
+            raise ValueError(f"the state's batch_split is {saved[:60]!r}: {problem}; a text that state_dict() gave, or None, is "
+                             "accepted") from problem
 
     # ---- Passes
 
@@ -436,11 +453,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             "gradient_accumulation_steps": self._accumulation, "micro_batch_size": self._micro,
             "batch_split": (self._policy, self._proportions, self._recorded), "position": (self._epoch, self._cursor, self._number),
             "run_directory": self._folder is not None,
-            "": (steps_ahead, minimum, maximum, self._writer is not None or self._folder is not None, self._describe(ranks.rank))})
+            "": (steps_ahead, minimum, maximum, self._writer is not None or self._folder is not None, self._describe(ranks.rank),
+                 [weight.list_parameters() for weight in self._weights])})
         for key in told[0]:
             for rank, other in enumerate(told):
                 if key and other[key] != told[0][key]:
                     raise ValueError(f"ranks differ in {key}: rank 0 has {told[0][key]!r}, rank {rank} has {other[key]!r}")
+        for models in zip(*(other[""][5] for other in told)):
+            check_alike(models)
         self._ahead = max(other[""][0] for other in told)
         self._measures = ranks.count > 1 and (self._policy == "dynamic" or any(other[""][3] for other in told))
         self._limits = [(-(-low // self._counted), high // self._counted) for _, low, high, *_ in (other[""] for other in told)]
@@ -452,11 +472,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                              f"than global_batch_size, {self._batch}")
         self._splitter = _motley.BatchSplitter(
             self._policy, self._batch // self._counted, self._limits, self._proportions, self._recorded, self._recorded_name)
-        if self._saved_split is not None:
-            self._splitter.restore(self._saved_split)
+        self._restore_split(self._saved_split)
         if (folder := self._folder) is not None:
             self._run = ranks.agree(lambda: RunDirectory(
-                folder, [other[""][-1] for other in told], resumed_at=self._number if self._resumes else None,
+                folder, [other[""][4] for other in told], resumed_at=self._number if self._resumes else None,
                 gradient_sync=dist.get_backend(self._group) if ranks.count > 1 else "", global_batch_size=self._batch,
                 training_samples=self._size) if ranks.rank == 0 else None)
         self._ranks = ranks
@@ -532,24 +551,13 @@ class Mean:
     def update(self, value: torch.Tensor | float) -> None:
         """Adds the mean over this rank's samples of the batch yielded last; ignored where that was a stand-in."""
         if self._loader._yielded:
-            self._weighted += float(value) * self._loader._yielded
+            self._weighted += read_mean("value", value) * self._loader._yielded
             self._samples += self._loader._yielded
 
     def compute(self) -> float:
         """The mean of all that was added on all ranks; nan where that is nothing."""
         weighted, samples = self._loader._join().sum([self._weighted, self._samples])
         return weighted / samples if samples else math.nan
-
-
-def _read_integer(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
-    """Also one of NumPy."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or not least <= number <= most:
-        raise ValueError(f"{name} is {value!r}; an integer of at least {least} and at most {most} is accepted")
-    return number
 
 
 def _read_policy(batch_split: Any, global_batch_size: int) -> tuple[str, list[float], str, str]:
@@ -566,7 +574,10 @@ def _read_policy(batch_split: Any, global_batch_size: int) -> tuple[str, list[fl
         if batch_split in ("dynamic", "equal"):
             return batch_split, [], "", ""
     elif isinstance(batch_split, Sequence):
-        return "fixed", [float(part) for part in batch_split], "", ""
+        proportions = [read_number(f"batch_split[{rank}]", part, may_be_zero=True) for rank, part in enumerate(batch_split)]
+        if not any(proportions):
+            raise ValueError(f"batch_split is {batch_split!r}; a list of proportions, a number a rank and not all 0, is accepted")
+        return "fixed", proportions, "", ""
     elif isinstance(batch_split, (os.PathLike, Mapping, Plan)):
         return "fixed", _read_proportions(read_plan(batch_split), global_batch_size), "", ""
     raise ValueError(f"batch_split is {batch_split!r}; 'dynamic', 'equal', 'replay:FILE', a list of proportions, a number a rank, or a "

@@ -140,7 +140,12 @@ class Session:
 
     def __init__(self, job: str, rank: int, size: int, rendezvous: str, secret: Secret, bind_host: str, given_secret: bool,
                  seconds: float, publish: Callable[[str], None] | None) -> None: ...
-    def abort(self, reason: str) -> None: ...
+    def abort(self, reason: str) -> None:
+        """Tells all ranks that this one gives up, unless a failure is known."""
+
+    def first_cause(self, seen: str) -> str:
+        """Of a failure that was seen: what is known of any rank's within a second, or else what was seen."""
+
     def leave(self) -> None: ...
 
 class StageChannels:

@@ -13,8 +13,10 @@ between two replicas at the fraction f of a micro-batch of n rows it is floor(f 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +31,8 @@ from . import _motley
 from ._layers import Chain, Layer, cut, evaluation_mode
 from ._pipeline_step import Evaluation, Step
 from ._planning import Document, list_proportions, read_plan
-from ._profile import check_example
-from ._ranks import Ranks, make_group
+from ._profile import check_example, read_device
+from ._ranks import Ranks, check_alike, describe, list_parameters, make_group
 from ._session import Meeting
 from ._weighting import BatchNorm
 
@@ -63,27 +65,45 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
             stages read; says what is accepted.
         RuntimeError: another rank failed meanwhile.
     """
-    inputs = check_example(model, example_inputs)
-    if not callable(loss_fn):
-        raise ValueError(f"loss_fn: a {type(loss_fn).__name__}; accepted: a function of outputs and targets")
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
-        raise ValueError(f"timeout: {timeout!r}; accepted: seconds, a number above 0")
-    read = read_plan(plan)
-    layout = _Layout(read)
-    links = _Links(process_group, timeout)
-    if layout.ranks != links.count:
-        raise ValueError(f"plan: it has {layout.ranks} device{'s' if layout.ranks > 1 else ''}, and the number of ranks is {links.count}; "
-                         "accepted: a rank for each device of the plan, stage by stage")
+    ranks = Ranks(process_group)
+
+    def check() -> _Given:
+        inputs = check_example(model, example_inputs)
+        if not callable(loss_fn):
+            raise ValueError(f"loss_fn: a {type(loss_fn).__name__}; accepted: a function of outputs and targets")
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+            raise ValueError(f"timeout: {timeout!r}; accepted: seconds, a number above 0")
+        if name is not None and not isinstance(name, str):
+            raise ValueError(f"name: {name!r}; accepted: a text")
+        read = read_plan(plan)
+        layout = _Layout(read)
+        if layout.ranks != ranks.count:
+            raise ValueError(f"plan: it has {layout.ranks} device{'s' if layout.ranks > 1 else ''}, and the number of ranks is "
+                             f"{ranks.count}; accepted: a rank for each device of the plan, stage by stage")
+        return _Given(inputs, read, layout, inputs[0].device if device is None else read_device(device, is_used=True))
+
+    given = ranks.agree(check)
+    check_alike(ranks.gather(list_parameters(model.named_parameters())))
 
     def prepare() -> _Parts:
-        chain = cut(model.train(), inputs, name or type(model).__name__)
-        stages = _find_stages(read, chain)
+        chain = cut(model.train(), given.inputs, name or type(model).__name__)
+        stages = _find_stages(given.plan, chain, dict(model.named_parameters()))
         shared = _find_shared(model, chain, stages)
-        return _Parts(chain, stages, shared, *_cut_for_evaluation(model, inputs, chain))
+        return _Parts(chain, stages, shared, *_cut_for_evaluation(model, given.inputs, chain))
 
     _motley.keep_freed_memory()
-    parts = links.ranks.agree(prepare)
-    return Pipeline(model, parts, layout, links, loss_fn, inputs, torch.device(device) if device else inputs[0].device)
+    parts = ranks.agree(prepare)
+    return Pipeline(model, parts, given.layout, _Links(ranks, process_group, timeout), loss_fn, given.inputs, given.device)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What ``pipeline`` was given, checked."""
+
+    inputs: tuple[torch.Tensor, ...]
+    plan: dict[str, Any]
+    layout: _Layout
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -105,18 +125,18 @@ def _cut_for_evaluation(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]
     except Exception as problem:  # of the user's module: whatever it raises
         return [], f"it fails in evaluation mode: {problem}"
     for own, other in itertools.zip_longest(chain.layers, evaluated.layers):
-        if own is None or other is None or own.name != other.name or _shape(own.output) != _shape(other.output):
+        if own is None or other is None or own.name != other.name or _shapes(own) != _shapes(other):
             found = [f"'{layer.name}'" if layer else "no more" for layer in (own, other)]
             why = f" ({evaluated.note})" if evaluated.note else ""
             return [], f"in training it has the layer {found[0]} where it has {found[1]} in evaluation mode{why}"
     return evaluated.layers, ""
 
 
-def _shape(output: torch.Tensor | None) -> Any:
-    return None if output is None else (output.shape[1:], output.dtype)
+def _shapes(layer: Layer) -> Any:
+    return [(output.shape[1:], output.dtype) for output in layer.outputs]
 
 
-def _find_stages(plan: Mapping[str, Any], chain: Chain) -> list[list[Layer]]:
+def _find_stages(plan: Mapping[str, Any], chain: Chain, parameters: Mapping[str, torch.Tensor]) -> list[list[Layer]]:
     """The layers of each stage. A plan's layer may be several of the model's, joined as ``first..last``."""
     of_model = [layer.name for layer in chain.layers]
     ends: dict[str, tuple[int, int]] = {}
@@ -134,6 +154,11 @@ def _find_stages(plan: Mapping[str, Any], chain: Chain) -> list[list[Layer]]:
         why = f" ({chain.note})" if chain.note else ""
         raise ValueError(f"plan: it is of the model '{plan['model']}', and this is '{chain.name}': after {len(ends)} layers that are alike "
                          f"the plan has {expected}, and the model {found}{why}; accepted: a plan of a profile of this model")
+    for name, planned in zip(plan["layers"], plan.get("parameter_shapes", ())):
+        own = ", ".join(filter(None, (layer.describe_shapes(parameters) for layer in chain.layers[slice(*ends[name])])))
+        if own != planned:
+            raise ValueError(f"plan: its layer '{name}' has parameters of the shapes {planned or 'none'}, and that of this model "
+                             f"{own or 'none'}; accepted: a plan of a profile of this model")
     return [chain.layers[ends[stage["first_layer"]][0]:ends[stage["last_layer"]][1]] for stage in plan["stages"]]
 
 
@@ -226,20 +251,38 @@ class _Layout:
 class _Links:
     """What goes between the ranks of a process group, each wait with a deadline; tensors on a GPU go through the memory of the host."""
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout: float | None) -> None:
-        self.ranks = Ranks(group)
+    def __init__(self, ranks: Ranks, group: dist.ProcessGroup | None, timeout: float | None) -> None:
+        self.ranks = ranks
         self.rank, self.count = self.ranks.rank, self.ranks.count
         self._parent = group
         self._seconds = timeout if timeout else self.ranks.timeout.total_seconds()
+        self._session: _motley.Session | None = None
         self._channels: _motley.StageChannels | None = None
 
     def connect(self, peers: Iterable[int]) -> None:
         """With these ranks, of which each names this one, too. Waits for all ranks."""
         if self.count > 1:
-            session = Meeting(self.ranks).join(self._seconds)
+            self._session = session = Meeting(self.ranks).join(self._seconds)
             own = sorted(set(peers) - {self.rank})
             self._channels = channels = self.ranks.agree(lambda: _motley.StageChannels(session, own, self._seconds))
-            weakref.finalize(self, channels.leave)
+            weakref.finalize(self, _leave, session, channels)
+
+    @contextlib.contextmanager
+    def failing_together(self, rows: int) -> Iterator[None]:
+        """An exception within it, such as one of the user's loss, ends the waits of all ranks, which are told what it was. The rank works
+        on a batch of so many rows."""
+        try:
+            yield
+        except BaseException as problem:
+            if isinstance(problem, RuntimeError) and "was expected" in str(problem):
+                problem = RuntimeError("ranks have batches of different sizes, or call step and evaluate in different orders (rank "
+                                       f"{self.rank} has {rows} rows): {problem}")
+            _give_up(self._session, problem)
+            raise problem
+
+    def waiting(self, what: str, ranks: Sequence[int]) -> _waiting:
+        """For messages of failures within it: who is waited for, and in what."""
+        return _waiting(self._session, what, ranks)
 
     def make_groups(self, members: Iterable[Sequence[int]]) -> list[Any]:
         """A group of each that are several ranks, this one among them, else None; one of all ranks of torch.distributed has the backend
@@ -280,20 +323,34 @@ class _Links:
         return self._channels
 
 
-class _waiting:
-    """Adds to a failure of a message who was waited for, and in what."""
+def _give_up(session: _motley.Session | None, problem: BaseException) -> None:
+    if session is not None:
+        session.abort(describe(problem))
 
-    def __init__(self, what: str, ranks: Sequence[int]) -> None:
-        self._what, self._ranks = what, ranks
+
+def _leave(session: _motley.Session, channels: _motley.StageChannels) -> None:
+    """Where an exception has ended the script, which the interpreter has printed then, the other ranks are told."""
+    problem = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    if problem is not None:
+        _give_up(session, problem)
+    channels.leave()
+
+
+class _waiting:
+    """Adds to a failure of a message who was waited for, and in what; a rank's own word about the cause takes its place."""
+
+    def __init__(self, session: _motley.Session | None, what: str, ranks: Sequence[int]) -> None:
+        self._session, self._what, self._ranks = session, what, ranks
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: Any, problem: BaseException | None, trace: Any) -> None:
         if isinstance(problem, RuntimeError):
-            ranks = ", ".join(map(str, self._ranks))
-            raise RuntimeError(f"{self._what}: waiting for rank{'s' if len(self._ranks) > 1 else ''} {ranks} failed: "
-                               f"{str(problem).splitlines()[0]}") from problem
+            ranks, cause = ", ".join(map(str, self._ranks)), str(problem).splitlines()[0]
+            if self._session is not None:
+                cause = self._session.first_cause(cause)
+            raise RuntimeError(f"{self._what}: waiting for rank{'s' if len(self._ranks) > 1 else ''} {ranks} failed: {cause}") from problem
 
 
 @dataclass
@@ -308,11 +365,10 @@ class _Copies:
 
     def share_first(self) -> None:
         """Makes them those of the first rank."""
-        with _waiting(f"{self.what}, sharing parameters", self.ranks):
-            for tensor in self.tensors:
-                first = tensor.detach().contiguous()
-                self.group.broadcast(first, 0).wait()
-                tensor.detach().copy_(first)
+        for tensor in self.tensors:
+            first = tensor.detach().contiguous()
+            self.group.broadcast(first, 0).wait()
+            tensor.detach().copy_(first)
 
     def add_up(self) -> None:
         """Makes the gradients of all of them their sum."""
@@ -352,8 +408,9 @@ class Pipeline:
         first = sum(map(len, stages[:self.stage]))
         self._evaluated, self._why_not_evaluated = parts.evaluated[first:first + len(self._own)], parts.why_not_evaluated
         self.layers = [layer.name for layer in self._own]
-        self._input = stages[self.stage - 1][-1].output if self.stage else None  # of a few rows, without values
-        self._output = self._own[-1].output if self.stage + 1 < self.stages else None
+        # Of a few rows, without values: what comes from the stage before, and what goes to the one after.
+        self._received = stages[self.stage - 1][-1].outputs if self.stage else ()
+        self._sent = self._own[-1].outputs if self.stage + 1 < self.stages else ()
         self._recomputes = layout.recompute[self.stage]
         self._steps = 0
         links.connect(self._list_peers())
@@ -367,7 +424,8 @@ class Pipeline:
         self._copies = self._find_copies(parts.shared)
         self._replicas = self._copies[0] if self._copies and self._copies[0].ranks == layout.members[self.stage] else None
         for copies in self._copies:
-            copies.share_first()
+            with links.waiting(f"{copies.what}, sharing parameters", copies.ranks):
+                copies.share_first()
 
     def _list_peers(self) -> set[int]:
         """The ranks of the neighbouring stages, and those between which losses go."""
@@ -458,17 +516,20 @@ class Pipeline:
         """Takes this rank's stage from a state of the whole model, or of the stage.
 
         Raises:
-            ValueError: a name is missing, or a shape is another; says which.
+            ValueError: a name is missing, or a shape is another; says which. Nothing is loaded then.
         """
+        if not isinstance(state, Mapping):
+            raise ValueError(f"state: a {type(state).__name__}; accepted: tensors by their names, as state_dict() gives them")
+        tensors = {name: own for name, own in self.state_dict().items() if isinstance(own, torch.Tensor)}
+        for name, own in tensors.items():
+            value = state.get(name)
+            if not isinstance(value, torch.Tensor) or value.shape != own.shape:
+                what = (f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor)
+                        else f"a {type(value).__name__}" if name in state else "missing")
+                raise ValueError(f"state: '{name}' is {what}; accepted: a tensor of shape {tuple(own.shape)}")
         with torch.no_grad():
-            for name, own in self.state_dict().items():
-                if not isinstance(own, torch.Tensor):
-                    continue
-                value = state.get(name)
-                if not isinstance(value, torch.Tensor) or value.shape != own.shape:
-                    what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else "missing"
-                    raise ValueError(f"state: '{name}' is {what}; accepted: a tensor of shape {tuple(own.shape)}")
-                own.copy_(value)
+            for name, own in tensors.items():
+                own.copy_(state[name])
 
     # ---- Steps
 
@@ -489,7 +550,9 @@ class Pipeline:
             ValueError: inputs or targets that are missing or of other shapes; says what is accepted.
             RuntimeError: a rank is lost, or was waited for in vain; says which, and in what.
         """
-        return Step(self, inputs, targets).run()
+        step = Step(self, inputs, targets)
+        with self._links.failing_together(step.rows):
+            return step.run()
 
     def evaluate(self, inputs: Any = None, targets: Any = None, fn: LossFunction | None = None) -> torch.Tensor:
         """The mean of a function of outputs and targets over all rows, with the model in evaluation mode; nothing is changed.
@@ -511,13 +574,16 @@ class Pipeline:
         if self._why_not_evaluated:
             raise ValueError(f"evaluate: {self._why_not_evaluated}; accepted: a model with the same layers in both modes, or a model of "
                              "its own that loads gather_state_dict()")
-        with evaluation_mode(self._model), torch.no_grad():
-            return Evaluation(self, inputs, targets, self._loss if fn is None else fn).run()
+        if fn is not None and not callable(fn):
+            raise ValueError(f"fn: a {type(fn).__name__}; accepted: a function of outputs and targets")
+        evaluation = Evaluation(self, inputs, targets, self._loss if fn is None else fn)
+        with self._links.failing_together(evaluation.rows), evaluation_mode(self._model), torch.no_grad():
+            return evaluation.run()
 
     def _synchronise(self, before: list[torch.Tensor | None], rows: int, batch: int) -> None:
         """Adds up what the replicas have in ``.grad``, and to it what was there before the step."""
         for copies in self._copies:
-            with _waiting(f"step {self._steps}, gradients of {copies.what}", copies.ranks):
+            with self._links.waiting(f"step {self._steps}, gradients of {copies.what}", copies.ranks):
                 copies.add_up()
                 if copies is self._replicas:
                     self._average_norms(copies, rows / batch)

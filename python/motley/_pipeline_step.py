@@ -3,12 +3,14 @@ Rows come from the ranks of the stage before and go to those of the stage after;
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from ._layers import as_tuple, run_layers
 
 if TYPE_CHECKING:
     from ._pipeline import Pipeline
@@ -19,9 +21,9 @@ _WORDS = {_FORWARD: "forward", _BACKWARD: "backward", _EVALUATION: "forward"}
 
 @dataclass
 class _Incoming:
-    """Rows that are on their way from several ranks."""
+    """Rows that are on their way: of each tensor, and the ranks that each of its parts comes from."""
 
-    values: torch.Tensor
+    values: tuple[torch.Tensor, ...]
     ranks: list[int]
 
 
@@ -32,14 +34,13 @@ class _Pass:
         self._pipe, self._layout, self._links = pipe, pipe._layout, pipe._links
         self._is_first, self._is_last = pipe.stage == 0, pipe.stage + 1 == pipe.stages
         self._inputs = self._check_inputs(inputs)
-        self._targets = targets
-        self._batch = self._check_batch(targets)
+        self._batch = self.rows = self._check_batch(targets)
         self._micro_batches = self._layout.cut(self._batch)
         self._rows = [self._layout.rows(pipe.rank, micro_batch) for micro_batch in self._micro_batches]
         # What may change while it is on its way, as parameters do in the optimizer's step.
         self._kept = pipe._kept | {value.untyped_storage().data_ptr() for value in self._inputs or ()}
         self._incoming: dict[tuple[int, int], _Incoming] = {}
-        self._asked: dict[int, int] = {}
+        self._asked: dict[int, int] = {}  # micro-batches, by kind
 
     def _check_inputs(self, inputs: Any) -> tuple[torch.Tensor, ...] | None:
         if inputs is None:
@@ -59,7 +60,11 @@ class _Pass:
         return tuple(given)
 
     def _check_batch(self, targets: Any) -> int:
-        leaves = [] if targets is None else pytree.tree_leaves(targets)
+        self._target_structure: Any = None
+        leaves: list[Any] = []
+        if targets is not None:
+            leaves, self._target_structure = pytree.tree_flatten(targets)
+        self._targets = leaves
         if self._is_last and not leaves:
             raise ValueError("targets: None; accepted on ranks of the last stage: the step's targets, with a row a sample")
         counts = {value.shape[0] for value in self._inputs or ()}
@@ -85,56 +90,62 @@ class _Pass:
         """Of the rank's rows of a micro-batch what its stage reads; nothing where it has no rows."""
         begin, end = self._rows[number]
         if not self._is_first:
-            received = self._take(number, kind)
-            return () if received is None else (received,)
+            return self._take(number, kind)
         first = self._micro_batches[number].begin
         return tuple(value[first + begin:first + end].to(self._pipe.device, non_blocking=True)
                      for value in self._inputs or () if begin < end)
 
     def _take_targets(self, number: int) -> Any:
         (begin, end), first = self._rows[number], self._micro_batches[number].begin
-        return pytree.tree_map(lambda value: value[first + begin:first + end].to(self._pipe.device, non_blocking=True), self._targets)
+        own = [value[first + begin:first + end].to(self._pipe.device, non_blocking=True) for value in self._targets]
+        return pytree.tree_unflatten(own, self._target_structure)
 
     def _forward(self, layers: list[Callable[..., Any]], inputs: tuple[torch.Tensor, ...]) -> Any:
-        value: Any = inputs
-        for number, layer in enumerate(layers):
-            value = layer(*value) if number == 0 else layer(value)
-        if self._pipe._output is not None:
-            value = value.to(self._pipe._output.dtype)
-        return value
+        """What the stage gives: of the last one the model's outputs, of the others the tensors that the next one reads."""
+        value = run_layers(layers, inputs)
+        if self._is_last:
+            return value
+        return tuple(one.to(example.dtype) for one, example in zip(as_tuple(value), self._pipe._sent, strict=True))
 
     # ---- Rows from and to neighbours
 
     def _ask(self, number: int, kind: int) -> None:
         """Asks for a micro-batch's rows from the stage before, or for their gradients from the stage after."""
         pipe = self._pipe
-        example, stage = (pipe._output, pipe.stage + 1) if kind == _BACKWARD else (pipe._input, pipe.stage - 1)
-        assert example is not None
+        examples, stage = (pipe._sent, pipe.stage + 1) if kind == _BACKWARD else (pipe._received, pipe.stage - 1)
         begin, end = self._rows[number]
-        values = torch.empty((end - begin, *example.shape[1:]), dtype=example.dtype, pin_memory=pipe.device.type == "cuda")
+        pins = pipe.device.type == "cuda"
+        values = tuple(torch.empty((end - begin, *example.shape[1:]), dtype=example.dtype, pin_memory=pins) for example in examples)
         pieces = self._layout.pieces(pipe.rank, stage, self._micro_batches[number])
         for rank, low, high in pieces:
-            self._links.receive(rank, self._tag(number, kind), values[low:high])
-        self._incoming[number, kind] = _Incoming(values, [rank for rank, _, _ in pieces])
+            for value in values:
+                self._links.receive(rank, self._tag(number, kind), value[low:high])
+        self._incoming[number, kind] = _Incoming(values, [rank for rank, _, _ in pieces for _ in values])
 
-    def _take(self, number: int, kind: int) -> torch.Tensor | None:
-        """The rows of a micro-batch; the next one's are asked for, so that they come while this one is computed."""
+    def _ask_until(self, number: int, kind: int) -> None:
         asked = self._asked.get(kind, 0)
-        self._asked[kind] = min(number + 2, len(self._micro_batches))
+        self._asked[kind] = max(asked, min(number, len(self._micro_batches)))
         for one in range(asked, self._asked[kind]):
             self._ask(one, kind)
+
+    def _take(self, number: int, kind: int) -> tuple[torch.Tensor, ...]:
+        """The rows of a micro-batch, of each tensor that crosses; none where this rank has no rows. The next one's are asked for, so that
+        they come while this one is computed."""
+        self._ask_until(number + 2, kind)
         incoming = self._incoming.pop((number, kind))
         for rank in incoming.ranks:
             self._links.wait(rank, self._name(number, kind))
-        return incoming.values.to(self._pipe.device, non_blocking=True) if len(incoming.values) else None
+        return tuple(value.to(self._pipe.device, non_blocking=True) for value in incoming.values if len(value))
 
-    def _send(self, number: int, kind: int, values: torch.Tensor) -> None:
-        values = values.detach().cpu().contiguous()
-        if values.untyped_storage().data_ptr() in self._kept:
-            values = values.clone()
+    def _send(self, number: int, kind: int, values: Iterable[torch.Tensor]) -> None:
+        ready = []
+        for value in values:
+            own = value.detach().cpu().contiguous()
+            ready.append(own.clone() if own.untyped_storage().data_ptr() in self._kept else own)
         stage = self._pipe.stage + (-1 if kind == _BACKWARD else 1)
         for rank, low, high in self._layout.pieces(self._pipe.rank, stage, self._micro_batches[number]):
-            self._links.send(rank, self._tag(number, kind), values[low:high])
+            for own in ready:
+                self._links.send(rank, self._tag(number, kind), own[low:high])
 
     def _exchange(self, own: torch.Tensor, number: int = 0) -> list[torch.Tensor]:
         """What the ranks of the last stage have, in their order, on all ranks; elsewhere `own` is a tensor like it."""
@@ -157,7 +168,7 @@ class _Held:
     """What a micro-batch leaves for its backward pass."""
 
     inputs: tuple[torch.Tensor, ...]
-    output: torch.Tensor | None = None
+    outputs: tuple[torch.Tensor, ...] = ()
     random: Any = None
 
 
@@ -168,7 +179,8 @@ class Step(_Pass):
         super().__init__(pipe, inputs, targets)
         self._layers = [layer.forward for layer in pipe._own]
         self._held: dict[int, _Held] = {}
-        self._device_loss: torch.Tensor | None = None
+        self._losses: list[torch.Tensor] = []  # of micro-batches, on the device
+        self._forward_count = 0
 
     def run(self) -> torch.Tensor:
         """The mean loss of the batch."""
@@ -183,28 +195,30 @@ class Step(_Pass):
             else:
                 self._go_backward(number)
         pipe._synchronise(before, sum(end - begin for begin, end in self._rows), self._batch)
-        own = torch.zeros((), dtype=torch.float64) if self._device_loss is None else self._device_loss.cpu()
+        own = torch.stack(self._losses).double().sum().cpu() if self._losses else torch.zeros((), dtype=torch.float64)
         loss = torch.stack(self._exchange(own)).sum()
         pipe._steps += 1
         return loss
 
     def _go_forward(self, number: int) -> None:
         pipe = self._pipe
+        self._forward_count = number + 1
         inputs = self._take_inputs(number, _FORWARD)
         if not inputs:
             return
         if not self._is_first:
-            inputs[0].requires_grad_()
+            for value in inputs:
+                value.requires_grad_()
         held = _Held(inputs)
         if pipe._recomputes:
             held.random = _random_states(pipe.device)
         with torch.set_grad_enabled(not pipe._recomputes):
             output = self._forward(self._layers, inputs)
         if self._is_last:
-            held.output = self._compute_loss(number, output)
+            held.outputs = (self._compute_loss(number, output),)
         else:
             self._send(number, _FORWARD, output)
-            held.output = None if pipe._recomputes else output
+            held.outputs = () if pipe._recomputes else output
         self._held[number] = held
 
     def _compute_loss(self, number: int, output: Any, counts: bool = True) -> torch.Tensor:
@@ -217,13 +231,14 @@ class Step(_Pass):
                                  "mean over the rows")
             weighted = loss * ((end - begin) / self._batch)
         if counts:
-            part = weighted.detach().double().reshape(())
-            self._device_loss = part if self._device_loss is None else self._device_loss + part
+            self._losses.append(weighted.detach().reshape(()))
         return weighted
 
     def _go_backward(self, number: int) -> None:
         pipe = self._pipe
-        gradient = None if self._is_last else self._take(number, _BACKWARD)
+        if not self._is_first:  # before this one's gradients are on their way, which would have to be waited for
+            self._ask_until(self._forward_count + 2, _FORWARD)
+        gradients = (None,) if self._is_last else self._take(number, _BACKWARD)
         begin, end = self._rows[number]
         if begin == end:
             return
@@ -231,25 +246,25 @@ class Step(_Pass):
         # Running statistics have followed this micro-batch already; autograd wants those of a second forward as they are until backward.
         buffers = [(tensor, tensor.clone()) for tensor in pipe._named.values() if not isinstance(tensor, torch.nn.Parameter)
                    ] if pipe._recomputes else []
-        output = self._recompute(number, held) if pipe._recomputes else held.output
-        if output is not None and output.requires_grad:
-            torch.autograd.backward(output, None if self._is_last else gradient)
+        outputs = self._recompute(number, held) if pipe._recomputes else held.outputs
+        pairs = [(output, gradient) for output, gradient in zip(outputs, gradients, strict=True) if output.requires_grad]
+        if pairs:
+            torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
         with torch.no_grad():
             for tensor, old in buffers:
                 tensor.copy_(old)
         if not self._is_first:
-            received = held.inputs[0]
-            self._send(number, _BACKWARD, torch.zeros_like(received) if received.grad is None else received.grad)
+            self._send(number, _BACKWARD, (torch.zeros_like(value) if value.grad is None else value.grad for value in held.inputs))
 
-    def _recompute(self, number: int, held: _Held) -> torch.Tensor:
+    def _recompute(self, number: int, held: _Held) -> tuple[torch.Tensor, ...]:
         """Forward once more, as it was."""
         device = self._pipe.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
             _restore_random(device, held.random)
             output = self._forward(self._layers, held.inputs)
             if self._is_last:
-                output = self._compute_loss(number, output, counts=False)
-        result: torch.Tensor = output
+                output = (self._compute_loss(number, output, counts=False),)
+        result: tuple[torch.Tensor, ...] = output
         return result
 
 

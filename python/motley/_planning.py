@@ -22,6 +22,7 @@ Document: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Result | Any
 Duration: TypeAlias = "float | str"  # seconds, or a text such as "2h"
 
 _DURATIONS = {"time_limit", "mtbf", "mttr", "checkpoint_interval", "slot_duration"}
+_LISTS = {"what_if", "straggler", "policy"}
 _log = logging.getLogger("motley")
 
 
@@ -85,7 +86,7 @@ def plan(profile: Document | None = None, cluster: Document | None = None, *, mo
         "global_batch_size": global_batch_size, "objective": objective, "min_throughput": min_throughput, "max_cost": max_cost,
         "max_hourly_cost": max_hourly_cost, "method": method, "cost_model": cost_model, "pipeline_schedule": pipeline_schedule,
         "micro_batches": micro_batches, "total_samples": total_samples, "recompute": recompute, "max_layers": max_layers,
-        "heterogeneous_stages": heterogeneous_stages, "compare": compare, "what_if": _texts(what_if), "measure": measure,
+        "heterogeneous_stages": heterogeneous_stages, "compare": compare, "what_if": what_if, "measure": measure,
         "measure_steps": measure_steps, "measure_plans": measure_plans, "time_limit": time_limit, "seed": seed})
     return Plan(**_motley.plan(keywords, documents, _log.warning, _log.info))
 
@@ -113,7 +114,7 @@ def simulate(plan: Document, profile: Document | None = None, cluster: Document 
     documents: dict[str, str] = {}
     keywords = _keywords({
         "profile": _document("profile", profile, documents), "cluster": _document("cluster", cluster, documents), "model": model,
-        "straggler": _texts(straggler), "jitter": jitter, "seed": seed, "global_batch_size": global_batch_size,
+        "straggler": straggler, "jitter": jitter, "seed": seed, "global_batch_size": global_batch_size,
         "micro_batches": micro_batches, "dedicated_links": dedicated_links})
     return Simulation(**_motley.simulate(_named("plan", plan, documents), keywords, documents))
 
@@ -154,7 +155,7 @@ def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Seque
     """
     documents: dict[str, str] = {}
     keywords = _keywords({
-        "cluster": _document("cluster", cluster, documents), "policy": _texts(policy), "placement": placement, "objective": objective,
+        "cluster": _document("cluster", cluster, documents), "policy": policy, "placement": placement, "objective": objective,
         "slot_duration": slot_duration, "load": load, "busiest_days": busiest_days, "elastic": elastic, "mtbf": mtbf, "mttr": mttr,
         "checkpoint_interval": checkpoint_interval, "seed": seed, "throughputs": throughputs, "device_type": device_type,
         "intra_node_bandwidth": intra_node_bandwidth, "inter_node_bandwidth": inter_node_bandwidth})
@@ -175,7 +176,13 @@ def list_proportions(stage: Mapping[str, Any]) -> list[float]:
 
 def _keywords(given: Mapping[str, Any]) -> dict[str, str | list[str]]:
     """As the commands' flags have them; those that are None are left to the commands' defaults."""
-    return {key: value if isinstance(value, list) else _text(key, value) for key, value in given.items() if value is not None}
+    keywords: dict[str, str | list[str]] = {}
+    for key, value in given.items():
+        if key in _LISTS:
+            keywords[key] = _texts(key, value)
+        elif value is not None:
+            keywords[key] = _text(key, value)
+    return keywords
 
 
 def _text(key: str, value: Any) -> str:
@@ -186,8 +193,11 @@ def _text(key: str, value: Any) -> str:
     return str(value)
 
 
-def _texts(value: str | Sequence[str]) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
+def _texts(key: str, value: Any) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{key}: {value!r}; accepted: a text or a list of texts")
+    return list(texts)
 
 
 def _document(name: str, value: Document | None, documents: dict[str, str]) -> str | None:

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _motley
-from ._layers import Chain, cut, take_rows, unchanged
+from ._layers import Chain, as_tuple, cut, take_rows, unchanged
 from ._results import Profile
 
 _WARM_PASSES, _LEAST_ROUNDS, _MOST_ROUNDS = 2, 5, 50
@@ -63,6 +63,9 @@ def profile(model: torch.nn.Module, example_inputs: torch.Tensor | Sequence[torc
         Whatever the model or the loss raise on the example.
     """
     inputs, targets = _check(model, example_inputs, example_targets, device, seconds)
+    for argument, function, what in (("loss", loss, "outputs, or of outputs and targets"), ("optimizer", optimizer, "parameters")):
+        if function is not None and not callable(function):
+            raise ValueError(f"{argument}: {function!r}; accepted: a function of {what}")
     sizes = _check_batch_sizes(batch_sizes)
     here = inputs[0].device
     kind = device_type or here.type
@@ -87,7 +90,7 @@ def _check(model: Any, example_inputs: Any, example_targets: Any, device: torch.
            seconds: Any) -> tuple[tuple[torch.Tensor, ...], Any]:
     inputs = check_example(model, example_inputs)
     here = inputs[0].device
-    if device is not None and not _is_same(torch.device(device), here):
+    if device is not None and not _is_same(read_device(device, is_used=False), here):
         raise ValueError(f"device: '{device}', but the model is on '{here}'; accepted: the model's device, to which the caller moves "
                          "model and example_inputs")
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
@@ -124,6 +127,17 @@ def check_example(model: Any, example_inputs: Any) -> tuple[torch.Tensor, ...]:
     return tuple(given)
 
 
+def read_device(device: Any, *, is_used: bool) -> torch.device:
+    """ValueError where it is none or, if it is to be used, is not here."""
+    try:
+        found = torch.device(device)
+        if is_used:
+            torch.empty(0, device=found)
+        return found
+    except (RuntimeError, AssertionError, TypeError) as problem:
+        raise ValueError(f"device: {device!r}: {str(problem).splitlines()[0]}; accepted: a device that is here, such as 'cpu'") from problem
+
+
 def _is_same(one: torch.device, other: torch.device) -> bool:
     return one.type == other.type and (one.index is None or other.index is None or one.index == other.index)
 
@@ -143,6 +157,8 @@ def _check_batch_sizes(batch_sizes: Sequence[int] | None) -> list[int]:
 
 
 def _check_scale(scale: Mapping[str, float], here: str) -> dict[str, float]:
+    if not isinstance(scale, Mapping):
+        raise ValueError(f"scale: {scale!r}; accepted: factors by the names of device types, such as {{'gpu': 0.05}}")
     for kind, factor in scale.items():
         if not isinstance(kind, str) or not kind or kind == here:
             raise ValueError(f"scale: {kind!r}; accepted: names of device types that are not here, which is '{here}'")
@@ -158,7 +174,8 @@ def _describe(model: torch.nn.Module, chain: Chain, inputs: tuple[torch.Tensor, 
     """The graph of profile.json."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    named = dict(model.named_parameters()) | dict(model.named_buffers())
+    parameters = dict(model.named_parameters())
+    named = parameters | dict(model.named_buffers())
     fixed = {tensor.untyped_storage().data_ptr() for tensor in named.values()}
     layers: list[dict[str, Any]] = []
     seen: set[str] = set()
@@ -174,7 +191,7 @@ def _describe(model: torch.nn.Module, chain: Chain, inputs: tuple[torch.Tensor, 
             kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
-        arguments = values if number == 0 else (values,)
+        arguments = as_tuple(values)
         own = fixed | {tensor.untyped_storage().data_ptr() for tensor in arguments}
         counter = FlopCounterMode(display=False)
         with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -188,9 +205,9 @@ def _describe(model: torch.nn.Module, chain: Chain, inputs: tuple[torch.Tensor, 
             "parameters": sum(named[key].numel() for key in read if named[key].requires_grad),
             "activation_bytes": _VALUE_BYTES * sum(output.numel() for output in outputs) / rows,
             "inner_bytes": sum(size for storage, size in kept.items() if storage not in own) / rows,
-            "flops": counter.get_total_flops() / rows})
+            "flops": counter.get_total_flops() / rows, "parameter_shapes": layer.describe_shapes(parameters)})
         if number + 1 < len(chain.layers):
-            values = values.detach().requires_grad_()
+            values = tuple(value.detach().requires_grad_() for value in as_tuple(values))
     layers.append({"name": "step", "kind": "loss", "inputs": [len(layers) - 1], "activation_bytes": _VALUE_BYTES})
     return {"name": chain.name, "source": source, "layers": layers,
             "input_bytes": _VALUE_BYTES * sum(tensor[0].numel() for tensor in inputs)}
@@ -232,14 +249,14 @@ class _Passes:
         for parameter in self._parameters:
             parameter.grad = None
         clock = _Clock(self._inputs[0].device if self._is_cuda else None)
-        given: list[Any] = []
-        outputs: list[Any] = []
+        given: list[tuple[torch.Tensor, ...]] = []
+        outputs: list[tuple[Any, ...]] = []
         for number, layer in enumerate(self._chain.layers):
             if number:
-                values = values.detach().requires_grad_()
+                values = tuple(value.detach().requires_grad_() for value in as_tuple(values))
             given.append(values)
-            values = layer.forward(*values) if number == 0 else layer.forward(values)
-            outputs.append(values)
+            values = layer.forward(*values)
+            outputs.append(as_tuple(values))
             clock.note()
         leaves, structure = pytree.tree_flatten(values)
         cut_off = [leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -252,10 +269,9 @@ class _Passes:
         for number in reversed(range(len(outputs))):
             if pairs:
                 torch.autograd.backward([root for root, _ in pairs], [gradient for _, gradient in pairs])
-            pairs = []
-            if number and outputs[number - 1].requires_grad and given[number].grad is not None:
-                pairs = [(outputs[number - 1], given[number].grad)]
-            outputs[number] = given[number] = None
+            pairs = [(output, value.grad) for output, value in zip(outputs[number - 1], given[number])
+                     if output.requires_grad and value.grad is not None] if number else []
+            outputs[number] = given[number] = ()
             clock.note()
         if self._optimizer is not None:
             self._optimizer.step()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import atexit
 import collections
+import itertools
 import pickle
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from . import _backend
+from ._arguments import check_group
 
 Value = TypeVar("Value")
 _side_groups: dict[dist.ProcessGroup, Any] = {}  # backends, by the group whose ranks they have
@@ -36,6 +38,7 @@ class Ranks:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        check_group(group)
         self.rank, self.count = 0, 1
         self.timeout = dist.default_pg_timeout if dist.is_available() else timedelta(minutes=30)
         self._side: Any = None
@@ -81,17 +84,24 @@ class Ranks:
         Raises:
             ValueError: where it was that on the first rank that failed.
             RuntimeError: otherwise.
+            Whatever else work() raised, such as an exception of the user's own code, on the ranks where it did.
         """
         failure: tuple[bool, str] | None = None
+        raised: Exception | None = None
         try:
             value = work()
-        except (ValueError, RuntimeError, OSError) as problem:
-            failure = isinstance(problem, ValueError), str(problem)
+        except Exception as problem:
+            raised = problem
+            is_known = isinstance(problem, (ValueError, RuntimeError, OSError))
+            failure = isinstance(problem, ValueError), str(problem) if is_known else describe(problem)
         for rank, other in enumerate(self.gather(failure)):
             if other is not None:
+                if raised is not None and not isinstance(raised, (ValueError, RuntimeError, OSError)):
+                    raise raised
                 is_input, message = other
-                raise (ValueError if is_input else RuntimeError)(f"rank {rank}: {message}" if self.count > 1 else message)
+                raise (ValueError if is_input else RuntimeError)(f"rank {rank}: {message}" if self.count > 1 else message) from raised
         return value
+
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Makes a tensor, of equal shape on every rank, that of rank 0."""
@@ -120,6 +130,30 @@ class Ranks:
             _recent.append(total)
             self._side.allreduce([total]).wait()
         return total.tolist()
+
+
+Parameters = list[tuple[str, tuple[int, ...], str]]  # each one's name, shape and type
+
+
+def list_parameters(named: Iterable[tuple[str, torch.Tensor]]) -> Parameters:
+    """What ranks tell each other of a model, for ``check_alike``."""
+    return [(name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch.")) for name, parameter in named]
+
+
+def check_alike(models: Sequence[Parameters]) -> None:
+    """ValueError where the ranks' parameters differ, which names the first that does."""
+    for rank, model in enumerate(models):
+        for pair in itertools.zip_longest(models[0], model):
+            if pair[0] != pair[1]:
+                own, other = ("no parameter more" if each is None else "'{}' of shape {} and type {}".format(*each) for each in pair)
+                raise ValueError(f"ranks differ in their parameters: rank 0 has {own}, rank {rank} has {other}; accepted: the same on "
+                                 "every rank, in the same order")
+
+
+def describe(problem: BaseException) -> str:
+    """An exception's type and message for other ranks: at most 500 characters, all of them printable."""
+    text = f"{type(problem).__name__}: {problem}"[:500]
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def make_group(group: dist.ProcessGroup | None, ranks: Sequence[int], timeout: timedelta) -> Any:

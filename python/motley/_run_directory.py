@@ -18,6 +18,10 @@ import warnings
 from typing import Any
 
 from . import _motley
+from ._ranks import describe
+
+# What may be in the folder of a run that begins: what runs leave, and what frameworks write beside it.
+_OF_A_RUN = ("run.json*", "metrics.jsonl", "report.html", "checkpoint*", "tensorboard", "events.out.tfevents.*", "logs", ".*")
 
 Worker = dict[str, Any]  # name, device, emulated
 
@@ -26,7 +30,7 @@ class RunDirectory:
     """A folder that holds one run, written by this process alone.
 
     Raises:
-        ValueError: the folder holds a run, and this one does not go on with it; or it cannot be written.
+        ValueError: the folder holds a run, and this one does not go on with it; it holds something else; or it cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str], workers: list[Worker], *, resumed_at: int | None, **facts: Any) -> None:
@@ -37,7 +41,15 @@ class RunDirectory:
             if resumed_at is None:
                 raise ValueError(f"run_directory is '{self._folder}', which holds a run: another folder is accepted, or this one where "
                                  "the loader goes on from a state (load_state_dict)")
-            began = json.loads((self._folder / "run.json").read_text())["started"]
+            try:
+                began = float(json.loads((self._folder / "run.json").read_text())["started"])
+            except (ValueError, TypeError, KeyError, OSError) as problem:
+                raise ValueError(f"run_directory is '{self._folder}', whose run.json is damaged ({describe(problem)}); the folder of the "
+                                 "run that goes on is accepted") from problem
+        elif self._folder.is_dir() and (others := sorted(
+                file.name for file in self._folder.iterdir() if not any(file.match(pattern) for pattern in _OF_A_RUN))):
+            raise ValueError(f"run_directory is '{self._folder}', which holds '{others[0]}', of no run: a new or an empty folder is "
+                             "accepted")
         self._run = {"motley_version": _motley.version, "started": began, "name": self._folder.name, "finished": False,
                      "workers": [{"rank": rank, **worker} for rank, worker in enumerate(workers)],
                      "machine": f"{os.cpu_count()} cores", **facts}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import torch.distributed as dist
 
@@ -63,6 +64,16 @@ class Server:
             _shared.remove(self)
             self.session.leave()
             self._own = None
+
+
+def check_server(server: Any, token_file: Any) -> None:
+    """ValueError where these are no addresses and no file."""
+    addresses = [server] if isinstance(server, str) else server
+    if addresses is not None and not (isinstance(addresses, Sequence) and addresses and all(
+            isinstance(each, str) and each.strip() for each in addresses)):
+        raise ValueError(f"server is {server!r}; 'HOST:PORT', or several of these, is accepted")
+    if token_file is not None and not isinstance(token_file, (str, os.PathLike)):
+        raise ValueError(f"token_file is {token_file!r}; the path of a file is accepted")
 
 
 def use_server(group: dist.ProcessGroup | None, server: str | Sequence[str] | None, token_file: str | None, embedding_dir: str | None,

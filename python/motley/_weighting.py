@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import _motley
+from . import _backend, _motley
 from ._loader import DataLoader
-from ._ranks import Ranks
+from ._ranks import Parameters, Ranks, check_alike, list_parameters
 
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -51,6 +51,13 @@ def weight_gradients(model: Model, loader: DataLoader | None = None, *, samples:
         raise ValueError(f"by is {by!r}; 'samples' or 'loss' is accepted")
     if batch_norm not in ("weighted", "local"):
         raise ValueError(f"batch_norm is {batch_norm!r}; 'weighted' or 'local' is accepted")
+    if not isinstance(model, torch.nn.Module):
+        raise ValueError(f"model is a {type(model).__name__}; a DistributedDataParallel, or a module to which fully_shard was applied, is "
+                         "accepted")
+    if hook is not None and not (isinstance(hook, tuple) and len(hook) == 2 and callable(hook[1])):
+        raise ValueError(f"hook is {hook!r}; a pair (state, hook), whose second is a function, is accepted")
+    if samples is not None and not callable(samples):
+        raise ValueError(f"samples is {samples!r}; a function that counts a batch is accepted")
     if (loader is None) == (samples is None):
         raise ValueError("motley.weight_gradients takes a motley.DataLoader, or samples=, which counts a batch: one of the two")
     if samples is not None:
@@ -131,6 +138,10 @@ class _Weight:
     def device_seconds(self) -> float:
         """Seconds of the step on the GPU until then; -1 on a CPU."""
         return -1.0
+
+    def list_parameters(self) -> Parameters:
+        """Of the model, which must be the same on all ranks; none where something else sees to that."""
+        return []
 
 
 class _HookWeight(_Weight):
@@ -277,6 +288,9 @@ class _ScatterWeight(_Weight):
     def finished(self) -> float:
         return self._finished
 
+    def list_parameters(self) -> Parameters:
+        return list_parameters(self._modules[0].named_parameters())
+
     def scale(self, gradients: torch.Tensor) -> None:
         self._finished = time.monotonic()
         _scale(gradients, self._factor)
@@ -315,3 +329,20 @@ def _wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 def _find(model: torch.nn.Module, wanted: Callable[[torch.nn.Module], bool]) -> Any:
     return next((module for module in _wrapped(model) if wanted(module)), None)
+
+
+_build_parameters = DistributedDataParallel._build_params_for_reducer
+
+
+def _build_same_parameters(model: DistributedDataParallel) -> Any:
+    """What a DistributedDataParallel begins with. Over the backend ``motley`` ranks whose models differ are told in what, which PyTorch's
+    own comparison cannot say: it broadcasts shapes, as many as there are dimensions on each rank."""
+    if _backend.find(model.process_group) is not None:
+        own = list_parameters(pair for pair in model.module.named_parameters() if pair[0] not in model.parameters_to_ignore)
+        models: list[Any] = [None] * dist.get_world_size(model.process_group)
+        dist.all_gather_object(models, own, group=model.process_group)
+        check_alike(models)
+    return _build_parameters(model)  # type: ignore[no-untyped-call]
+
+
+DistributedDataParallel._build_params_for_reducer = _build_same_parameters  # type: ignore[method-assign]

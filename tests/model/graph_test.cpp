@@ -190,6 +190,14 @@ TEST(Graph, CoarseningJoinsTheDearestPairFirst) {
   }
 }
 
+TEST(Graph, CoarseningKeepsTheShapesOfParametersInTheirOrder) {
+  const Graph graph{.name = "three",
+                    .layers = {{.name = "a", .parameter_shapes = "8x4, 8"},
+                               {.name = "b", .inputs = {0}},
+                               {.name = "c", .inputs = {1}, .parameter_shapes = "2x8"}}};
+  EXPECT_EQ(coarsen(graph, 1).layers[0].parameter_shapes, "8x4, 8, 2x8");
+}
+
 TEST(Graph, CoarseningLeavesShortGraphsAlone) {
   const Graph graph = random_graph(7);
   EXPECT_EQ(coarsen(graph, 1000), graph);

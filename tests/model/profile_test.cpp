@@ -58,7 +58,7 @@ Json complete() {
     "version": 2,
     "graph": {"name": "net", "source": "a paper", "input_bytes": 8, "layers": [
       {"name": "first", "kind": "embedding", "inputs": [], "parameters": 1, "activation_bytes": 2, "inner_bytes": 3,
-       "flops": 4, "lookups": 5, "embedding_row_bytes": 6, "num_embeddings": 7},
+       "flops": 4, "lookups": 5, "embedding_row_bytes": 6, "num_embeddings": 7, "parameter_shapes": "8x4, 8"},
       {"name": "second", "kind": "loss", "inputs": [0]}]},
     "batch_size": 16,
     "devices": [{"type": "gpu", "origin": "scaled", "rule": "half of cpu", "compute_fraction": 0.5,
@@ -101,7 +101,8 @@ TEST(Profile, ReadsEachFieldIntoItsPlace) {
                                              .flops = 4,
                                              .lookups = 5,
                                              .row_bytes = 6,
-                                             .table_rows = 7}));
+                                             .table_rows = 7,
+                                             .parameter_shapes = "8x4, 8"}));
   EXPECT_EQ(profile->graph.layers[1], (Layer{.name = "second", .kind = LayerKind::kLoss, .inputs = {0}}));
   const DeviceProfile* device = profile->device("gpu");
   ASSERT_NE(device, nullptr);

@@ -115,6 +115,36 @@ def broadcast_from_nobody():
     return said
 
 
+def address_nobody():
+    """What is said of ranks that are none of the group's, and of the operations that name one."""
+    said, one = [], torch.ones(8)
+    group = dist.group.WORLD._get_backend(torch.device("cpu"))
+    for call in (lambda: dist.send(one, 7), lambda: dist.recv(one, 7), lambda: dist.send(one, -4), lambda: dist.reduce(one, 7),
+                 lambda: dist.gather(one, None, 7), lambda: dist.scatter(one, None, 7), lambda: group.recv([one], 3, 0)):
+        try:
+            call()
+        except ValueError as problem:
+            said.append(str(problem))
+    return said
+
+
+def make_models_that_differ(widths):
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 3), *(
+        torch.nn.Linear(3, width) for width in widths[dist.get_rank()])))
+
+
+class ModelsThatDiffer(RanksTest):
+    backend = "motley"
+
+    def test_their_first_difference_is_named(self):
+        weight = r"'1\.weight' of shape \({}, 3\) and type float32"
+        for widths, words in ((((2,), (5,)), f"rank 0 has {weight.format(2)}, rank 1 has {weight.format(5)}"),
+                              (((2,), ()), f"rank 0 has {weight.format(2)}, rank 1 has no parameter more")):
+            for message in self.refused_on_ranks(make_models_that_differ, widths):
+                self.assertRegex(message, f"^ranks differ in their parameters: {words}")
+        self.on_ranks(make_models_that_differ, ((2,), (2,)))
+
+
 class Collectives(RanksTest):
     count, backend = 3, "motley"
 
@@ -129,6 +159,12 @@ class Collectives(RanksTest):
 
     def test_subgroups(self):
         self.assertEqual(self.on_ranks(use_subgroups, 20), [[]] * 3)
+
+    def test_a_rank_that_is_not_there_is_refused(self):
+        for said in self.on_ranks(address_nobody):
+            self.assertEqual([message.split(": ", 1)[0].removeprefix("motley:") for message in said],
+                             ["send", "recv", "send", "reduce", "gather", "scatter", "recv"])
+            self.assertIn("motley:send: the destination is rank 7 of the group; accepted: 0 to 2", said)
 
     def test_a_root_that_is_no_rank_is_refused(self):
         for said in self.on_ranks(broadcast_from_nobody):
@@ -256,6 +292,22 @@ except dist.DistBackendError as problem:
         for code, text in run_scripts(script, 2):
             self.assertEqual(code, 0, text)
             self.assertRegex(text, "caught motley: .*the process group was aborted")
+
+
+class RanksThatDiffer(unittest.TestCase):
+    def test_another_backend_is_named_early(self):
+        script = START.replace('group("motley"', 'group(["motley", "gloo"][rank]')
+        script = script.replace('"SECONDS", 60', '"SECONDS", [600, 4][rank]')
+        (code, text), _ = run_scripts(script, 2)
+        self.assertEqual(code, 1, text)
+        self.assertIn("motley: making a process group: rank 1 has the backend gloo, and this rank motley; accepted", text)
+
+    def test_another_version_is_named(self):
+        script = START.replace("rank, count =", "motley._motley.version += ['', '-other'][int(os.environ['RANK'])]; rank, count =")
+        for code, text in run_scripts(script, 2):
+            self.assertEqual(code, 1, text)
+            self.assertRegex(text, r"motley: making a process group: rank 0 has version \S+ of motley, and rank 1 \S+-other; "
+                                   "accepted: one version")
 
 
 class Processes(unittest.TestCase):

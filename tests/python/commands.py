@@ -10,6 +10,7 @@ from pathlib import Path
 from harness import BINARY, Scenario, children, handles, interrupt
 
 from motley import _motley
+from ranks import run_scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "examples/pipeline"
@@ -35,6 +36,22 @@ def run_in_process(words):
             file.seek(0)
             texts.append(file.read().decode())
     return code, *texts
+
+
+class BenchFlags(unittest.TestCase):
+    def test_one_that_is_unknown_is_refused(self):
+        script = """
+import os, runpy, sys
+del os.environ["RANK"]
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+        for name in ("backend", "embeddings", "equality", "overhead", "parameter_server", "pinned", "pipeline_plan", "speeds"):
+            with self.subTest(name):
+                (code, text), = run_scripts(script, 1, arguments=[ROOT / f"bench/python/{name}.py", "--quick", "--quik"])
+                self.assertEqual(code, 2, text)
+                self.assertIn("unrecognized arguments: --quik", text)
 
 
 class Commands(unittest.TestCase):

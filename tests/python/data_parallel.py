@@ -467,6 +467,12 @@ def joined():
         pass
 
 
+def sharded_models_that_differ():
+    loader = motley.DataLoader(Data(), 24)
+    motley.weight_gradients(torch.distributed.fsdp.fully_shard(torch.nn.Linear(4 + dist.get_rank(), 1)), loader)
+    next(iter(loader))
+
+
 def not_parallel():
     motley.weight_gradients(Net(), motley.DataLoader(Data(), 24))
 
@@ -484,7 +490,8 @@ class Refusals(RanksTest):
         for use, words in ((without_weighting, "motley.weight_gradients"), (weighted_twice, "once a model"),
                            (with_two_hooks, "hook=(state, hook)"), (weighed_and_weighted, "not both"), (joined, "join()"),
                            (accumulated_without_the_loader, "gradient_accumulation_steps"), (drawn_ahead, "num_workers load ahead"),
-                           (not_parallel, "DistributedDataParallel")):
+                           (not_parallel, "DistributedDataParallel"),
+                           (sharded_models_that_differ, "ranks differ in their parameters: rank 0 has 'weight' of shape (1, 4)")):
             with self.subTest(use.__name__):
                 for message in self.refused_on_ranks(use):
                     self.assertIn(words, message)
@@ -521,9 +528,14 @@ class OneProcess(unittest.TestCase):
         self.refused("seed is 1000000000000000000000; an integer of at least 0 and at most 9223372036854775807", data, 64, seed=10**21)
         self.refused("max_local_batch_size is 1000000000000000000000; an integer of at least 1", data, 64, max_local_batch_size=10**21)
         self.refused("has no length", Stream(), 4)
+        self.refused("num_workers is '2'; an integer of at least 0", data, 64, num_workers="2")
         self.refused("does not divide global_batch_size", data, 64, gradient_accumulation_steps=5)
         self.refused("does not divide the last batch", data, 64, gradient_accumulation_steps=4)
         self.refused("one of them", data, 64, gradient_accumulation_steps=4, micro_batch_size=4)
+        self.refused("batch_split[1] is 'a'; a number of at least 0 is accepted", data, 64, batch_split=[1, "a"])
+        self.refused("batch_split[0] is -1; a number", data, 64, batch_split=[-1, 2])
+        self.refused("batch_split[0] is nan; a number", data, 64, batch_split=[float("nan"), 2])
+        self.refused("batch_split is [0, 0]; a list of proportions, a number a rank and not all 0", data, 64, batch_split=[0, 0])
         self.refused("batch_split is 'fast'", data, 64, batch_split="fast")
         stage = [{"type": "cpu"}]
         self.refused("a plan of 2 stages; one of a single stage is accepted", data, 64, batch_split=make_plan(64, stage, stage))
@@ -578,6 +590,50 @@ class OneProcess(unittest.TestCase):
         with self.assertRaises(ValueError) as caught:
             motley.DataLoader(Data(100), 64).load_state_dict(state)
         self.assertIn("size is 203, here it is 100", str(caught.exception))
+
+    def test_a_damaged_state_changes_nothing(self):
+        loader = motley.DataLoader(Data(), 64, seed=9)
+        state, first = loader.state_dict(), next(iter(motley.DataLoader(Data(), 64, seed=9)))[0]
+        for field, value, words in (("seed", "x", "seed is 'x'; an integer of at least 0"), ("seed", -1, "seed is -1; an integer"),
+                                    ("epoch", None, "epoch is None; an integer"), ("cursor", 1.5, "cursor is 1.5; an integer"),
+                                    ("cursor", 203, "cursor is 203; an integer of at least 0 and at most 202"),
+                                    ("step", -1, "step is -1; an integer"), ("batch_split", 5, "batch_split is 5; a text")):
+            with self.subTest(field=field, value=value), self.assertRaisesRegex(ValueError, f"^the state's {words}"):
+                loader.load_state_dict(state | {"epoch": 3} | {field: value})
+        with self.assertRaisesRegex(ValueError, "its size is None, here it is 203"):
+            loader.load_state_dict({"version": 1})
+        self.assertTrue(torch.equal(next(iter(loader))[0], first))
+        with self.assertRaisesRegex(ValueError, "^the state's batch_split is 'x': .*; a text that state_dict"):
+            loader.load_state_dict(state | {"batch_split": "x", "epoch": 3})
+        self.assertEqual(loader.epoch, 0)
+        later = motley.DataLoader(Data(), 64)
+        later.load_state_dict(state | {"batch_split": '{"version": 1'})
+        with self.assertRaisesRegex(ValueError, "^the state's batch_split is .*; a text that state_dict"):
+            next(iter(later))
+
+    def test_values_that_are_no_numbers(self):
+        loader = motley.DataLoader(Data(), 64, run_directory="unused")
+        loader._yielded = 1
+        for call in (loader.record, motley.Mean(loader).update):
+            for value, words in (("x", "is 'x'; a number, or a tensor of one value"), (None, "is None; a number"),
+                                 (torch.ones(3), r"is a tensor of shape \(3,\); a number")):
+                with self.assertRaisesRegex(ValueError, words):
+                    call(value)
+        with self.assertRaisesRegex(ValueError, "^epoch is 'x'; an integer"):
+            loader.set_epoch("x")
+        for use in (motley.DataLoader.mean, motley.DataLoader.weigh):
+            begun = motley.DataLoader(Data(), 64)
+            begun._join()
+            with self.assertRaisesRegex(RuntimeError, "yielded no batch yet"):
+                use(begun, torch.ones(()))
+
+    def test_what_weight_gradients_refuses(self):
+        loader = motley.DataLoader(Data(), 64)
+        for arguments, words in (({"model": None}, "model is a NoneType; a DistributedDataParallel"), ({"hook": 3}, "hook is 3; a pair"),
+                                 ({"hook": (None, 3)}, r"hook is \(None, 3\); a pair"),
+                                 ({"loader": None, "samples": 5}, "samples is 5; a function that counts a batch")):
+            with self.subTest(words), self.assertRaisesRegex(ValueError, f"^{words}"):
+                motley.weight_gradients(**{"model": Net(), "loader": loader} | arguments)
 
     def test_another_loader_of_its_batches(self):
         loader = motley.DataLoader(Data(), 64)

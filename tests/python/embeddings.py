@@ -3,9 +3,11 @@
 Both compute in float32. After two passes rows and weights differ by less than BOUND, as gradients are summed in another order.
 """
 import contextlib
+import dataclasses
 import pathlib
 import tempfile
 import unittest
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -233,6 +235,59 @@ class Embeddings(RanksTest):
                     self.assertIn(words, message)
 
 
+class EmbeddingsOfOneProcess(unittest.TestCase):
+    def test_wrong_arguments(self):
+        table = TABLES[1]
+        for arguments, words in (
+                ({"tables": None}, "tables is None; a list of motley.nn.EmbeddingBagConfig"),
+                ({"tables": [5]}, r"tables is \[5\]; a list"), ({"tables": []}, r"tables is \[\]; a list"),
+                ({"tables": [dataclasses.replace(table, name="")]}, r"tables\[0\]\.name is ''; a text"),
+                ({"tables": [dataclasses.replace(table, num_embeddings="9")]}, "table 'narrow': num_embeddings is '9'; an integer"),
+                ({"tables": [dataclasses.replace(table, embedding_dim=10**6)]}, "table 'narrow': embedding_dim is 1000000; .* 32768"),
+                ({"tables": [dataclasses.replace(table, weight_init_max=-1)]}, "table 'narrow': weight_init_max is -1; a number"),
+                ({"tables": [dataclasses.replace(table, feature_names=[])]}, r"table 'narrow': feature_names is \[\]; a list of names"),
+                ({"seed": -1}, "seed is -1; an integer of at least 0"), ({"memory_bytes": "4 GB"}, "memory_bytes is '4 GB'; an integer"),
+                ({"timeout": -1}, "timeout is -1; a number above 0"),
+                ({"timeout": 1e300}, r"timeout is 1e\+300; seconds above 0 and at most 1e9"),
+                ({"server": 5}, "server is 5; 'HOST:PORT'"), ({"token_file": 5}, "token_file is 5; the path of a file"),
+                ({"embedding_dir": 5}, "embedding_dir is 5; the path of a folder"),
+                ({"process_group": "x"}, "process_group is a str; what"),
+                ({"loader": 5}, "loader is a int; a motley.DataLoader")):
+            with self.subTest(words), self.assertRaisesRegex(ValueError, f"^{words}"):
+                motley.nn.EmbeddingBagCollection(**{"tables": TABLES} | arguments)
+        with self.assertRaisesRegex(ValueError, "^betas are 0.9; two numbers"):
+            motley.optim.RowAdam(betas=0.9)
+        with self.assertRaisesRegex(ValueError, "^ids are 'x'; a tensor of integers is accepted"):
+            motley.nn.EmbeddingBag(5, 3)("x")
+
+    def test_a_forgotten_step_is_said_once(self):
+        bag = motley.nn.EmbeddingBag(5, 3)
+        with self.assertWarnsRegex(UserWarning, r"a third batch begins, and no step\(\) has followed the gradients of embedding rows"):
+            for _ in range(3):
+                bag(torch.tensor([[1, 2]])).sum().backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            bag(torch.tensor([[1, 2]])).sum().backward()
+            stepped = motley.nn.EmbeddingBag(5, 3)
+            for _ in range(4):  # gradients of two batches are added up
+                for _ in range(2):
+                    stepped(torch.tensor([[1, 2]])).sum().backward()
+                stepped.step()
+
+    def test_a_damaged_state_changes_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bag = motley.nn.EmbeddingBag(5, 3, embedding_dir=folder)
+            bag(torch.tensor([[1, 2]])).sum().backward()
+            bag.step()
+            state, before = bag.state_dict()["rows._extra_state"], bag(torch.arange(5).unsqueeze(1)).detach()
+            for field, value, words in (("step", -1, "step of the embeddings' state is -1; an integer of at least 0"),
+                                        ("step", True, "step of the embeddings' state is True"), ("job", 5, "the state of embeddings is"),
+                                        ("servers", 0, "servers of the embeddings' state is 0; an integer of at least 1")):
+                with self.subTest(field=field, value=value), self.assertRaisesRegex(ValueError, words):
+                    bag.load_state_dict({"rows._extra_state": state | {field: value}})
+            self.assertTrue(torch.equal(bag(torch.arange(5).unsqueeze(1)), before))
+
+
 class EmbeddingServerLost(RanksTest):
     def test_every_rank_is_told(self):
         with contextlib.ExitStack() as stack:
@@ -360,6 +415,10 @@ def no_rows():
     motley.nn.EmbeddingBag(0, 3)
 
 
+def wrong_on_one_rank():
+    motley.nn.EmbeddingBag(5, 3, seed=-dist.get_rank(), timeout=TIMEOUT)
+
+
 def different_tables():
     motley.nn.EmbeddingBag(5, 3 + dist.get_rank(), timeout=TIMEOUT)
 
@@ -376,9 +435,11 @@ WRONG = {
     features_alone: "it needs loader=",
     wrong_features: "features are ['user']; the tables have ['friends', 'item', 'user']",
     shared_feature: "feature 'one' is looked up in two tables",
-    same_name: "two tables are named 'a'",
+    same_name: "tables[1].name is 'a'; a text that no other table has",
     no_rows: "num_embeddings is 0; an integer of at least 1",
-    different_tables: "the ranks do not agree about the sparse tables",
+    different_tables: "ranks differ in their tables (name, num_embeddings, embedding_dim): rank 0 has [('rows', 5, 3)], rank 1 has "
+                      "[('rows', 5, 4)]; accepted",
+    wrong_on_one_rank: "rank 1: seed is -1; an integer of at least 0",
     foreign_state: "accepted: what their state_dict() said, with the fields job, step and servers",
     lost_directory: "sparse-00000003.json",
 }

@@ -166,7 +166,11 @@ class LaunchingAFunction(unittest.TestCase):
                 motley.launch(function, workers=1)
 
     def test_wrong_arguments(self):
-        for options, words in (({}, "0 workers"), ({"workers": 2, "emulated_speeds": [1]}, "1 emulated speeds for 2 ranks"),
+        for options, words in (({}, "0 workers"), ({"workers": "x"}, "workers is 'x'; accepted: an integer"),
+                               ({"workers": 1.5}, "workers is 1.5; accepted: an integer"),
+                               ({"emulated_speeds": "x"}, "emulated_speeds is 'x'; accepted: a number"),
+                               ({"emulated_speeds": ["a"]}, r"emulated_speeds is \['a'\]; accepted: a number above 0 for each rank"),
+                               ({"workers": 2, "emulated_speeds": [1]}, "1 emulated speeds for 2 ranks"),
                                ({"workers": 1, "args": [threading.Lock()]}, "cannot be sent to processes")):
             with self.subTest(words), self.assertRaisesRegex(ValueError, words):
                 motley.launch(os.getpid, **options)

@@ -329,6 +329,51 @@ def different_shapes(_):
     motley.optim.ParameterServerOptimizer(torch.optim.SGD(torch.nn.Linear(3 + dist.get_rank(), 1).parameters()))
 
 
+def different_named_shapes(_):
+    motley.optim.ParameterServerOptimizer(torch.optim.SGD(torch.nn.Linear(3 + dist.get_rank(), 1).named_parameters()))
+
+
+def different_kinds(net):
+    kind = torch.optim.SGD if dist.get_rank() else torch.optim.Adam
+    motley.optim.ParameterServerOptimizer(kind(net.parameters()))
+
+
+def wrong_numbers(net):
+    motley.optim.ParameterServerOptimizer(torch.optim.SGD(net.parameters()), timeout="soon")
+
+
+def wrong_on_one_rank(net):
+    motley.optim.ParameterServerOptimizer(torch.optim.SGD(net.parameters()), bucket_cap_mb=1 - dist.get_rank())
+
+
+def load_damaged():
+    """What is said of states that are damaged, and whether training goes on afterwards as if nothing had been loaded."""
+    net = make_net()
+    optimizer = begin(net)
+    state, said = optimizer.state_dict(), []
+
+    def change(**settings):
+        return state | {"param_groups": [state["param_groups"][0] | settings]}
+
+    first = state["state"][0]
+    for damaged in ("text", {}, state | {"param_groups": []}, change(lr="x"), change(lr=float("nan")), change(betas=(0.9, 2)),
+                    change(params=[0]), state | {"state": state["state"] | {0: first | {"exp_avg": torch.zeros(1)}}},
+                    state | {"state": state["state"] | {0: first | {"step": "x"}}}):
+        try:
+            optimizer.load_state_dict(damaged)
+        except ValueError as problem:
+            said.append(str(problem))
+    mean_loss(net, Data().inputs, Data().targets).backward()
+    optimizer.step()
+    other = make_net()
+    alone = torch.optim.AdamW(other.parameters(), lr=0.1)
+    for _ in range(2):
+        alone.zero_grad()
+        mean_loss(other, Data().inputs, Data().targets).backward()
+        alone.step()
+    return said, float((weights(net) - weights(other)).abs().max())
+
+
 def begin(net, timeout=TIMEOUT, **arguments):
     optimizer = motley.optim.ParameterServerOptimizer(torch.optim.AdamW(net.parameters(), lr=0.1), timeout=timeout, **arguments)
     mean_loss(net, Data().inputs, Data().targets).backward()
@@ -408,8 +453,13 @@ WRONG = {
     wrong_loader: "loader is a DataLoader; a motley.DataLoader is accepted",
     frozen_group: "parameter group 0 has no parameter that requires a gradient",
     own_hook: "parameter 0 of group 0 has a hook",
-    different_rates: "ranks differ in their parameters or options",
-    different_shapes: "ranks differ in their parameters or options",
+    wrong_numbers: "timeout is 'soon'; a number above 0 is accepted",
+    wrong_on_one_rank: "rank 1: bucket_cap_mb is 0; a number above 0 is accepted",
+    different_rates: "ranks differ in weight_decay of parameter group 0: rank 0 has 0.0, rank 1 has 0.1; accepted: the same on every rank",
+    different_kinds: "ranks differ in optimizer: rank 0 has 'Adam', rank 1 has 'SGD'; accepted",
+    different_shapes: "ranks differ in their parameters: rank 0 has 'parameter 0 of group 0' of shape (1, 3) and type float32, rank 1 has "
+                      "'parameter 0 of group 0' of shape (1, 4) and type float32; accepted",
+    different_named_shapes: "rank 0 has 'weight' of shape (1, 3) and type float32, rank 1 has 'weight' of shape (1, 4)",
     cycled_betas: "betas of parameter group 0 is (0.5, 0.9) now and was (0.9, 0.999)",
     late_rate: "lr of parameter group 0 is 0.2 now and was 0.1 when backward sent the gradients",
     two_backward_passes: "gradients from a second backward pass",
@@ -428,6 +478,18 @@ class ParameterServerInput(RanksTest):
             with self.subTest(what.__name__):
                 for message in self.refused_on_ranks(do_wrong, what):
                     self.assertIn(words, message)
+
+    def test_a_damaged_state_changes_nothing(self):
+        for said, difference in self.on_ranks(load_damaged):
+            for message, words in zip(said, (
+                    "state_dict is a str without param_groups", "state_dict is a dict without",
+                    "state_dict has parameter groups of [] parameters", "lr of parameter group 0 is 'x'; a number of at least 0",
+                    "lr of parameter group 0 is nan; a number", "betas of parameter group 0 are (0.9, 2); two numbers",
+                    "state_dict has parameter groups of [1] parameters; as many as",
+                    "exp_avg of parameter 0 is a tensor of shape (1,); a tensor of shape",
+                    "step of parameter 0 is 'x'; a number"), strict=True):
+                self.assertIn(words, message)
+            self.assertLess(difference, 1e-5)
 
     def test_tokens(self):
         """A wrong token, one that others can read, none, and a server that is not there."""

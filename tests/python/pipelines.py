@@ -45,6 +45,7 @@ class Net(nn.Module):
         return self.last(self.body(x) * self.frozen).view(rows, 3)
 
 
+SHAPES = ["12x5, 12", "12, 12", "", "", "12x12, 12", "12x12, 12", "", "12", "3x12, 3", ""]
 LAYERS = ["first", "norm", "add", "relu", "body.0", "body.1.0", "body.1.1", "mul", "last", "view"]
 
 
@@ -223,6 +224,20 @@ class PipelineEquality(RanksTest):
                     else:
                         self.check(plan, _Layout(plan).ranks, make=Tied)
 
+    def test_tensors_that_bypass_stages(self):
+        """Two tensors cross each cut, of which one goes on unchanged."""
+        for cuts, replicas, options in (
+                (["b..add"], (1, 1), {}), (["b..add"], (2, 1), {"schedule": "gpipe"}), (["b..add"], (1, [0.3, 0.7]), {"micro_batches": 5}),
+                (["b..add", "c..mul"], (1, 1, 1), {"micro_batches": 6}), (["a", "c..mul"], (1, 1, 1), {"recompute": True})):
+            with self.subTest(cuts=cuts, replicas=replicas):
+                plan = make_plan(cuts, replicas, layers=BYPASSING_LAYERS, **options)
+                self.check(plan, _Layout(plan).ranks, make=Bypassing)
+        plan = make_plan(["b..add", "c..mul"], (1, 1, 1), layers=BYPASSING_LAYERS)
+        inputs, targets = make_batch(1, 7)
+        expected = mean_loss(Bypassing()(inputs), targets)
+        for loss in self.on_ranks(evaluate_bypassing, plan):
+            self.assertLess(abs(loss - expected), 1e-12)
+
     def test_gradients_of_two_steps_add_up(self):
         net = Net()
         for step in range(2):
@@ -303,7 +318,32 @@ class PipelineEquality(RanksTest):
 
     def test_joined_layers_of_a_plan(self):
         layers = ["first..relu", "body.0", "body.1.0..mul", "last..view"]
-        self.check(make_plan(["body.1.0..mul"], (2, 1), layers=layers), 3)
+        shapes = ["12x5, 12, 12, 12", "12x12, 12", "12x12, 12, 12", "3x12, 3"]
+        self.check(make_plan(["body.1.0..mul"], (2, 1), layers=layers) | {"parameter_shapes": shapes}, 3)
+
+
+class Bypassing(nn.Module):
+    """Blocks that others of its tensors bypass, within each other."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.last = nn.Linear(FEATURES, 12), nn.Linear(12, 3)
+        self.a, self.b, self.c = (nn.Sequential(nn.Linear(12, 12), nn.Tanh()) for _ in range(3))
+        self.double()
+
+    def forward(self, x):
+        x = self.first(x)
+        y = self.a(x)
+        return self.last(self.c(self.b(y) + y) * x)
+
+
+BYPASSING_LAYERS = ["first", "a", "b..add", "c..mul", "last"]
+
+
+def evaluate_bypassing(plan):
+    pipe = motley.pipeline(Bypassing(), plan, loss_fn=mean_loss, example_inputs=make_batch(0)[0])
+    return pipe.evaluate(*make_batch(1, 7))
 
 
 class Leaky(Net):
@@ -428,17 +468,39 @@ class PipelineRefusals(RanksTest):
                                    r"'elsewhere', and the model 'body\.0'; accepted"),
                 (nn.Linear(FEATURES, 3).double(), plan, {"name": "small"}, r"'Net', and this is 'small': .*no single tensor"),
                 (Net(), make_plan(["body.0"], (2, 1)), {}, r"plan: it has 3 devices, and the number of ranks is 2; accepted"),
-                (Net(), plan | {"micro_batches": 0}, {}, r"^plan: .*micro_batches.*0"),
+                (Net(), plan | {"micro_batches": 0}, {}, r"^rank 0: plan: .*micro_batches.*0"),
+                (Net(), plan | {"parameter_shapes": [shapes.replace("12", "16") for shapes in SHAPES]}, {},
+                 r"plan: its layer 'first' has parameters of the shapes 16x5, 16, and that of this model 12x5, 12; accepted"),
+                (Net(), plan | {"parameter_shapes": ["12"]}, {}, r"field 'parameter_shapes' is an array of 1; accepted is an array of 10"),
                 (Net(), "nowhere.json", {}, r"nowhere\.json"),
-                (Net(), plan, {"loss_fn": 3}, r"^loss_fn: a int; accepted: a function"),
-                (Net(), plan, {"timeout": 0}, r"^timeout: 0; accepted: seconds"),
-                (Net(), plan, {"example_inputs": 3}, r"^example_inputs: a int; accepted: a tensor"),
-                (len, plan, {}, r"^model: a builtin_function_or_method; accepted"),
+                (Net(), plan, {"device": "nowhere"}, r"device: 'nowhere': .*; accepted: a device that is here"),
+                (Net(), plan, {"loss_fn": 3}, r"^rank 0: loss_fn: a int; accepted: a function"),
+                (Net(), plan, {"timeout": 0}, r"^rank 0: timeout: 0; accepted: seconds"),
+                (Net(), plan, {"example_inputs": 3}, r"^rank 0: example_inputs: a int; accepted: a tensor"),
+                (len, plan, {}, r"^rank 0: model: a builtin_function_or_method; accepted"),
                 (Shifted(), make_plan(["norms.1"], (1, 1), layers=["norms.0", "norms.1"]),
                  {}, r"layers 'norms\.0', 'norms\.1' of 'Shifted' share the buffer 'norms\.0\.running_mean' and are in the stages 0 and")):
             with self.subTest(words):
                 for message in self.refused_on_ranks(refuse_model, model, given, arguments):
                     self.assertRegex(message, words)
+
+    def test_an_argument_of_one_rank(self):
+        for messages, words in ((self.refused_on_ranks(refuse_on_last, {"loss_fn": 3}), "^rank 1: loss_fn: a int; accepted: a function"),
+                                (self.refused_on_ranks(refuse_on_last, {"example_inputs": make_batch(0)[0][:, :3]}),
+                                 "mat1 and mat2 shapes cannot be multiplied")):
+            for message in messages:
+                self.assertRegex(message, words)
+
+    def test_models_that_differ(self):
+        weight = r"'0\.weight' of shape \({}, 5\) and type float64"
+        for widths, words in (((12, 16), f"rank 0 has {weight.format(12)}, rank 1 has {weight.format(16)}"),
+                              ((12, 12, 3), r"rank 0 has no parameter more, rank 1 has '2\.weight' of shape \(3, 12\)")):
+            for message in self.refused_on_ranks(refuse_widths, widths):
+                self.assertRegex(message, f"^ranks differ in their parameters: {words}.*; accepted: the same on every rank")
+
+    def test_batches_of_different_sizes(self):
+        for message in self.refused_on_ranks(step_with_other_rows, make_plan(["body.0"], (1, 1))):
+            self.assertRegex(message, r"ranks have batches of different sizes, or call .* \(rank 1 has 24 rows\)")
 
     def test_wrong_batches(self):
         first, last = self.on_ranks(refuse_steps, make_plan(["body.0"], (1, 1)))
@@ -453,6 +515,25 @@ def refuse_model(model, plan, arguments):
     if isinstance(model, nn.Module):
         model = copy.deepcopy(model)  # it came in memory that the ranks share
     refuse(model, plan, **arguments)
+
+
+def step_with_other_rows(plan):
+    """Rank 1 is given targets of 24 rows, rank 0 inputs of 12."""
+    pipe = motley.pipeline(Net(), plan, loss_fn=mean_loss, example_inputs=make_batch(0)[0], timeout=30)
+    inputs, targets = make_batch(0)
+    pipe.step(*((None, targets) if dist.get_rank() else (inputs[:12], None)))
+
+
+def refuse_on_last(arguments):
+    refuse(Net(), make_plan(["body.0"], (1, 1)), **(arguments if dist.get_rank() else {}))
+
+
+def refuse_widths(widths):
+    """Rank 0's model has the first width, rank 1's the second, and another layer where there is a third."""
+    model = nn.Sequential(nn.Linear(FEATURES, widths[dist.get_rank()]), nn.Tanh()).double()
+    if dist.get_rank() and len(widths) == 3:
+        model.append(nn.Linear(widths[1], widths[2]).double())
+    refuse(model, make_plan(["1"], (1, 1), layers=["0", "1"]))
 
 
 SCRIPT = """
@@ -494,6 +575,50 @@ class Losses(unittest.TestCase):
                         self.assertEqual(code, 1, text)
                         at = "evaluation before step" if evaluates == "yes" else "step"
                         self.assertRegex(text, rf"RuntimeError: {at} 1, (micro-batch \d, \w+ward|loss): rank {dies} ended")
+
+
+FAILING_SCRIPT = """
+import os, sys
+sys.path.insert(0, os.environ["TESTS"])
+import torch, torch.distributed as dist, motley
+from datetime import timedelta
+from pipelines import Net, make_batch, make_plan, mean_loss
+rank, where = int(os.environ["RANK"]), os.environ["WHERE"]
+dist.init_process_group("gloo", init_method=os.environ["INIT"], rank=rank, world_size=3, timeout=timedelta(seconds=60))
+pipe = None
+def fail(place):
+    if place == where and rank == int(os.environ["FAILS"]) and pipe is not None and pipe._steps == 1:
+        raise KeyError("a\\x1b[2J" + "b" * 5000)
+class Fails(torch.nn.Module):
+    def forward(self, x):
+        fail("layer")
+        return x
+def loss(outputs, targets):
+    fail("loss")
+    return mean_loss(outputs, targets)
+net = Net()
+net.body[1][1] = Fails()
+replicas = (1, 1, 1) if os.environ["STAGES"] == "3" else (2, 1)
+plan = make_plan(["norm", "last"] if len(replicas) == 3 else ["last"], replicas)
+pipe = motley.pipeline(net, plan, loss_fn=loss, example_inputs=make_batch(0)[0])
+for step in range(3):
+    fail("script")
+    pipe.step(*make_batch(step))
+    print("finished", step, flush=True)
+"""
+
+
+class PipelineFailures(unittest.TestCase):
+    def test_an_exception_of_one_rank_is_told_to_the_others(self):
+        for fails, where, stages in ((2, "loss", 3), (1, "script", 3), (1, "layer", 2)):
+            with self.subTest(fails=fails, where=where, stages=stages):
+                ends = run_scripts(FAILING_SCRIPT, 3, FAILS=fails, WHERE=where, STAGES=stages, TESTS=pathlib.Path(__file__).parent)
+                for rank, (code, text) in enumerate(ends):
+                    self.assertEqual(code, 1, text)
+                    self.assertIn("finished 0", text)
+                    self.assertNotIn("finished 1", text)
+                    if rank != fails:
+                        self.assertRegex(text, rf"RuntimeError: (step 1, .*: )?rank {fails} failed: KeyError: 'a[\\]+x1b\[2Jb{{300,500}}\n")
 
 
 class Alone(unittest.TestCase):

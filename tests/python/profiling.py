@@ -12,7 +12,7 @@ from harness import BINARY
 from torch import nn
 
 import motley
-from motley._layers import cut
+from motley._layers import as_tuple, cut
 from motley._profile import fit_line
 
 TWO_CORES = {"version": 2, "device_types": [{"name": "cpu", "kind": "cpu", "count": 2, "memory": "4 GB"}],
@@ -95,10 +95,39 @@ class Tangled(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.a = nn.Linear(4, 4)
 
     def forward(self, x):
-        return self.b(self.a(x) * x) + x
+        return torch.tanh(self.a(x) * x) + x
+
+
+class UNet(nn.Module):
+    """Skip connections bypass blocks, one within the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.down1 = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU())
+        self.down2 = nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1), nn.ReLU())
+        self.middle = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.2))
+        self.up2 = nn.Sequential(nn.Conv2d(16, 4, 3, padding=1), nn.Upsample(scale_factor=2))
+        self.up1 = nn.Sequential(nn.Conv2d(8, 2, 3, padding=1), nn.Flatten())
+
+    def forward(self, x):
+        first = self.down1(x)
+        second = self.down2(first)
+        x = self.up2(torch.cat([self.middle(second), second], 1))
+        return self.up1(torch.cat([x, first], 1))
+
+
+class Bypassed(nn.Module):
+    """One layer but for its submodules without submodules."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(6, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.c(self.b(self.a(x)) * x) + x
 
 
 class Random(nn.Module):
@@ -133,6 +162,9 @@ MODELS = {
     "language": (Language, lambda rows: (torch.randint(20, (rows, 7)),), None),
     "own": (Own, lambda rows: (torch.randn(rows, 4), torch.randn(rows, 4)),
             ["add", "first", "dropout", "matmul", "add#2", "relu", "relu#2", "last", "reshape"]),
+    "unet": (UNet, lambda rows: (torch.randn(rows, 1, 8, 8),),
+             ["down1.0", "down1.1", "down2", "middle..cat", "up2..cat", "up1.0", "up1.1"]),
+    "bypassed": (Bypassed, lambda rows: (torch.randn(rows, 4),), ["a", "b..mul", "c..add"]),
     "lstm": (lambda: nn.Sequential(nn.Linear(4, 8), nn.LSTM(8, 8, batch_first=True)), lambda rows: (torch.randn(rows, 5, 4),), ["0", "1"]),
 }
 
@@ -157,8 +189,8 @@ class Cutting(unittest.TestCase):
                 values = given = inputs(5)  # not a batch that it was cut with
                 other = copy.deepcopy(model)
                 torch.manual_seed(2)
-                for number, layer in enumerate(chain.layers):
-                    values = layer.forward(*values) if number == 0 else layer.forward(values)
+                for layer in chain.layers:
+                    values = layer.forward(*as_tuple(values))
                 torch.manual_seed(2)
                 for one, two in zip(list_tensors(values), list_tensors(other(*given)), strict=True):
                     self.assertTrue(torch.equal(one, two))
@@ -250,6 +282,8 @@ class Profiling(unittest.TestCase):
     def test_plans_are_made_of_it_and_the_program_reads_it(self):
         plan = motley.plan(self.profile, TWO_CORES, global_batch_size=32)
         self.assertEqual(plan.data["layers"], list(dict(self.model.named_children())))
+        self.assertEqual(plan.data["parameter_shapes"], [
+            ", ".join("x".join(map(str, parameter.shape)) for parameter in layer.parameters()) for layer in self.model.children()])
         with tempfile.TemporaryDirectory() as folder:
             self.profile.save(pathlib.Path(folder, "profile.json"))
             pathlib.Path(folder, "cluster.yaml").write_text(json.dumps(TWO_CORES))
@@ -281,6 +315,13 @@ class Profiling(unittest.TestCase):
         self.assertIn("no single tensor", str(profile))
         self.assertEqual(profile.data["devices"][0]["type"], "core")
 
+    def test_what_crosses_a_cut_adds_up(self):
+        profile = motley.profile(UNet(), torch.randn(2, 1, 8, 8), batch_sizes=[2], seconds=0.01)
+        layers = {layer["name"]: layer["activation_bytes"] for layer in profile.data["graph"]["layers"]}
+        first, second = 4 * 8 * 8, 8 * 4 * 4
+        self.assertEqual([layers[name] for name in ("down1.1", "down2", "middle..cat", "up2..cat", "up1.0")],
+                         [4 * first, 4 * (first + second), 4 * (first + 2 * second), 4 * 2 * first, 4 * 2 * 8 * 8])
+
     def test_what_is_kept_for_backward_is_counted_once(self):
         profile = motley.profile(nn.Sequential(nn.Linear(4, 8), nn.Sequential(ThreeTimes(), nn.Linear(8, 2))), torch.randn(2, 4),
                                  batch_sizes=[2], seconds=0.01)
@@ -296,6 +337,10 @@ class Profiling(unittest.TestCase):
                 (lambda: motley.profile(model, torch.tensor(1.0)), r"^example_inputs\[0\]: its shape is \(\); accepted: a row a sample"),
                 (lambda: motley.profile(model, inputs.to("meta")), r"^example_inputs\[0\]: it is on 'meta', and the model on 'cpu'"),
                 (lambda: motley.profile(copy.deepcopy(model).to("meta"), inputs), r"^model: .*'meta'"),
+                (lambda: motley.profile(model, inputs, device="x"), r"^device: 'x': .*; accepted: a device that is here, such as 'cpu'"),
+                (lambda: motley.profile(model, inputs, scale=5), r"^scale: 5; accepted: factors by the names of device types"),
+                (lambda: motley.profile(model, inputs, loss=5), r"^loss: 5; accepted: a function of outputs"),
+                (lambda: motley.profile(model, inputs, optimizer=5), r"^optimizer: 5; accepted: a function of parameters"),
                 (lambda: motley.profile(model, inputs, device="cuda:0"), r"^device: 'cuda:0', but the model is on 'cpu'; accepted"),
                 (lambda: motley.profile(model, inputs, seconds=-1), r"^seconds: -1; accepted: a number above 0"),
                 (lambda: motley.profile(model, inputs, batch_sizes=[4, 4]), r"^batch_sizes: \[4, 4\]; accepted: integers from 1"),

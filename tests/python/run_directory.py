@@ -58,6 +58,15 @@ class RunDirectory(unittest.TestCase):
     def lines(self):
         return [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
 
+    def test_a_folder_of_something_else(self):
+        (self.folder / "run").mkdir()
+        (self.folder / "run/thesis.tex").write_text("text")
+        code, text = self.train(1, 0)
+        self.assertEqual(code, 1)
+        for rank in range(2):
+            self.assertRegex(text, rf"\[rank{rank}\]: ValueError: rank 0: run_directory is '.*run', which holds 'thesis\.tex', of no run")
+        self.assertEqual([file.name for file in (self.folder / "run").iterdir()], ["thesis.tex"])
+
     def test_what_it_holds(self):
         code, text = self.train(10, 0)
         self.assertEqual(code, 0, text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -20,15 +21,16 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from .. import _motley
+from .._arguments import read_integer, read_number, read_seconds
 from .._loader import DataLoader
-from .._server import Server, use_server
+from .._ranks import Ranks
+from .._server import Server, check_server, use_server
 from ..optim._row_optimizers import RowAdagrad, RowAdam, RowSGD
 
 RowOptimizer: TypeAlias = "RowSGD | RowAdagrad | RowAdam"
 _MODES = ("sum", "mean", "max")
 _NEVER_STEPPED = ("no step() has followed the gradients of embedding rows, which move no row until then: call step() of the embeddings "
                   "after backward, or once embeddings.step_with(optimizer)")
-_MANY = 64
 
 
 @dataclasses.dataclass
@@ -99,6 +101,7 @@ class _Tables:
     def __init__(self, options: Sequence[_motley.TableOptions], dimensions: Sequence[int], server: Server, timeout: float) -> None:
         self.samples = 1  # of this rank in the step
         self._pushed = 0  # gradients since the last step()
+        self._steps_are_called = False
         self._dimensions, self._timeout, self._server = list(dimensions), timeout, server
         self._saved: tuple[str, int] | None = None  # the job and step that were written last
         self._client = _motley.EmbeddingTables(server.session, server.addresses, server.token, server.next_suffix(), options, timeout)
@@ -107,6 +110,9 @@ class _Tables:
 
     def look_up(self, ids: list[torch.Tensor], trains: bool) -> list[torch.Tensor]:
         """The rows of a list of ids for each table; in training leaves, whose gradients go to the server."""
+        if trains and not self._steps_are_called and self._pushed >= 2 * len(self._dimensions):
+            self._steps_are_called = True  # said once, as a script may add up the gradients of many batches
+            warnings.warn(f"a third batch begins, and {_NEVER_STEPPED}", stacklevel=4)
         tickets = [(trains and self._take_ahead(table, each)) or self._client.start_pull(table, each, False)
                    for table, each in enumerate(ids)]
         leaves = []
@@ -127,8 +133,6 @@ class _Tables:
         self._client.push(table, ids, leaf.grad.contiguous(), float(self.samples))
         leaf.grad = None
         self._pushed += 1
-        if self._pushed == _MANY * len(self._dimensions):
-            warnings.warn(f"{_MANY} batches of gradients for embedding rows have been sent, and {_NEVER_STEPPED}", stacklevel=2)
 
     def _take_ahead(self, table: int, ids: torch.Tensor) -> int | None:
         """The ticket of these rows, if they were asked for and are due."""
@@ -170,14 +174,15 @@ class _Tables:
         self._pushed = 0
 
     def step(self) -> None:
-        self._pushed = 0
+        self._pushed, self._steps_are_called = 0, True
         self._client.finish_step(float(self.samples), self._timeout)
 
 
 def _read_state(state: Any) -> tuple[str, int, int]:
     match state:
-        case {"job": str(job), "step": int(step), "servers": int(servers)}:
-            return job, step, servers
+        case {"job": str(job), "step": step, "servers": servers}:
+            return (job, read_integer("step of the embeddings' state", step, 0, 2**63 - 1),
+                    read_integer("servers of the embeddings' state", servers, 1))
     raise ValueError(f"the state of embeddings is {state!r}; accepted: what their state_dict() said, with the fields job, step and servers")
 
 
@@ -225,26 +230,34 @@ class EmbeddingBagCollection(torch.nn.Module):
                  embedding_dir: str | None = None, memory_bytes: int = 0, process_group: dist.ProcessGroup | None = None,
                  timeout: float = 300.0) -> None:
         super().__init__()
-        optimizer = optimizer if optimizer is not None else RowAdagrad()
-        if not isinstance(optimizer, (RowSGD, RowAdagrad, RowAdam)):
-            raise ValueError(f"optimizer is a {type(optimizer).__name__}; motley.optim.RowSGD, RowAdagrad and RowAdam move rows")
-        if features is not None and loader is None:
-            raise ValueError("features says what of the loader's next batch is looked up: it needs loader=")
+        moves = optimizer if optimizer is not None else RowAdagrad()
+        group = loader._group if process_group is None and isinstance(loader, DataLoader) else process_group
+
+        def check() -> list[_motley.TableOptions]:
+            if not isinstance(moves, (RowSGD, RowAdagrad, RowAdam)):
+                raise ValueError(f"optimizer is a {type(moves).__name__}; motley.optim.RowSGD, RowAdagrad and RowAdam move rows")
+            if loader is not None and not isinstance(loader, DataLoader):
+                raise ValueError(f"loader is a {type(loader).__name__}; a motley.DataLoader is accepted, which knows each rank's samples")
+            if features is not None and (loader is None or not callable(features)):
+                raise ValueError("features is a function that says what of the loader's next batch is looked up: it needs loader=")
+            check_server(server, token_file)
+            if embedding_dir is not None and not isinstance(embedding_dir, (str, os.PathLike)):
+                raise ValueError(f"embedding_dir is {embedding_dir!r}; the path of a folder is accepted")
+            read_integer("seed", seed, 0, 2**63 - 1)
+            read_integer("memory_bytes", memory_bytes, 0, 2**63 - 1)
+            read_seconds("timeout", timeout)
+            return self._read_tables(tables, moves, seed, memory_bytes)
+
         self._tables_by_feature: dict[str, int] = {}
-        self._modes, self._sizes = [], []
-        options = []
-        for index, table in enumerate(tables):
-            mode = _read_mode(table.pooling)
-            if table.num_embeddings < 1:
-                raise ValueError(f"table '{table.name}': num_embeddings is {table.num_embeddings!r}; an integer of at least 1 is accepted")
-            for feature in table.feature_names:
-                if self._tables_by_feature.setdefault(feature, index) != index:
-                    raise ValueError(f"feature '{feature}' is looked up in two tables; accepted: in one")
-            self._modes.append(mode)
-            self._sizes.append((table.name, table.num_embeddings, table.embedding_dim))
-            options.append(_motley.TableOptions(table.name, table.embedding_dim, float(table.weight_init_max or 0.01), seed,
-                                                optimizer._options(), memory_bytes))
-        group = process_group if process_group is not None or loader is None else loader._group
+        self._modes: list[str] = []
+        self._sizes: list[tuple[str, int, int]] = []
+        ranks = Ranks(group)
+        options = ranks.agree(check)
+        told = ranks.gather(self._sizes)
+        for rank, sizes in enumerate(told):
+            if sizes != told[0]:
+                raise ValueError(f"ranks differ in their tables (name, num_embeddings, embedding_dim): rank 0 has {told[0]}, rank {rank} "
+                                 f"has {sizes}; accepted: the same on every rank")
         shared = use_server(group, server, token_file, embedding_dir, timeout)
         self._tables = _Tables(options, [size[2] for size in self._sizes], shared, timeout)
         if loader is not None:
@@ -252,6 +265,29 @@ class EmbeddingBagCollection(torch.nn.Module):
             if features is not None:
                 loader._look_ahead.append(lambda batch, is_next_step: self._tables.ask_ahead(
                     self._ids(self._read(features(batch))), is_next_step))
+
+    def _read_tables(self, tables: Any, optimizer: RowOptimizer, seed: int, memory_bytes: int) -> list[_motley.TableOptions]:
+        wanted = ("name", "num_embeddings", "embedding_dim", "feature_names", "pooling")
+        if (not isinstance(tables, Sequence) or isinstance(tables, str) or not tables
+                or any(not hasattr(table, field) for table in tables for field in wanted)):
+            raise ValueError(f"tables is {tables!r}; a list of motley.nn.EmbeddingBagConfig, one at least, is accepted")
+        options = []
+        for index, table in enumerate(tables):
+            if not isinstance(table.name, str) or not table.name or table.name in (name for name, *_ in self._sizes):
+                raise ValueError(f"tables[{index}].name is {table.name!r}; a text that no other table has is accepted")
+            mode, name = _read_mode(table.pooling), f"table '{table.name}': "
+            size = read_integer(name + "num_embeddings", table.num_embeddings, 1, 2**63 - 1)
+            width = read_integer(name + "embedding_dim", table.embedding_dim, 1, 32768)
+            scale = read_number(name + "weight_init_max", getattr(table, "weight_init_max", None) or 0.01)
+            if not isinstance(table.feature_names, (list, tuple)) or not table.feature_names:
+                raise ValueError(f"{name}feature_names is {table.feature_names!r}; a list of names, one at least, is accepted")
+            for feature in table.feature_names:
+                if self._tables_by_feature.setdefault(feature, index) != index:
+                    raise ValueError(f"feature '{feature}' is looked up in two tables; accepted: in one")
+            self._modes.append(mode)
+            self._sizes.append((table.name, size, width))
+            options.append(_motley.TableOptions(table.name, width, scale, seed, optimizer._options(), memory_bytes))
+        return options
 
     def forward(self, features: Any) -> KeyedTensor:
         """Pooled rows [samples, embedding_dim] of each feature.
@@ -363,6 +399,8 @@ def _read_mode(mode: Any) -> str:
 
 def _flatten(ids: torch.Tensor, offsets: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Ids in one row and where each sample's begin."""
+    if not isinstance(ids, torch.Tensor):
+        raise ValueError(f"ids are {ids!r}; a tensor of integers is accepted")
     if ids.dim() == 2 and offsets is None:
         return ids.flatten(), None if ids.shape[1] == 1 else torch.arange(0, ids.numel(), max(1, ids.shape[1]))
     if ids.dim() != 1:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +24,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from .. import _motley
+from .._arguments import read_mean, read_number, read_seconds
 from .._loader import DataLoader
-from .._server import Server, use_server
+from .._ranks import Ranks, check_alike, list_parameters
+from .._server import Server, check_server, use_server
 from .._weighting import _Weight
 
 _Groups = list[dict[str, Any]]
@@ -78,20 +81,25 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer, *, loader: DataLoader | None = None, server: str | Sequence[str] | None = None,
                  token_file: str | None = None, max_grad_norm: float | None = None, process_group: dist.ProcessGroup | None = None,
                  bucket_cap_mb: float = 4, timeout: float = 300.0) -> None:
-        _check_optimizer(optimizer)
-        if max_grad_norm is not None and not max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm is {max_grad_norm!r}; a number above 0 is accepted")
-        if not bucket_cap_mb > 0 or not timeout > 0:
-            raise ValueError(f"bucket_cap_mb is {bucket_cap_mb!r} and timeout {timeout!r}; numbers above 0 are accepted")
-        if loader is not None:
-            _check_loader(loader)
+        group = loader._group if process_group is None and isinstance(loader, DataLoader) else process_group
+
+        def check() -> None:
+            _check_optimizer(optimizer)
+            if max_grad_norm is not None:
+                read_number("max_grad_norm", max_grad_norm)
+            read_number("bucket_cap_mb", bucket_cap_mb)
+            read_seconds("timeout", timeout)
+            check_server(server, token_file)
+            if loader is not None:
+                _check_loader(loader)
+
+        Ranks(group).agree(check)
         self._is_made = False
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._is_made = True
         self.state = optimizer.state
         self._optimizer, self._max_grad_norm = optimizer, max_grad_norm
         self._bucket_bytes, self._timeout = int(bucket_cap_mb * _MEGABYTE), float(timeout)
-        group = process_group if process_group is not None or loader is None else loader._group
         self._server = use_server(group, server, token_file, None, self._timeout)
         self._served = _Served(self._server.ranks.count, follows_loader=loader is not None)
         weakref.finalize(self, _leave, self._served, self._server)
@@ -157,8 +165,10 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         """Goes on with a state of this optimizer or of torch's own, and with the model's weights as they are now. Waits for all ranks.
 
         Raises:
-            ValueError: a state that torch's optimizer does not take, or whose parameters have had different numbers of steps.
+            ValueError: a state of another optimizer or one that is damaged, which leaves this one as it was; or one whose parameters have
+                had different numbers of steps.
         """
+        self._server.ranks.agree(lambda: _check_state(self._optimizer, state_dict))
         self._served.leave()
         self._optimizer.load_state_dict(state_dict)
         self.param_groups, self.state = self._optimizer.param_groups, self._optimizer.state
@@ -183,12 +193,20 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     def _broadcast(self) -> None:
         ranks, groups = self._server.ranks, self.param_groups
-        shapes = [[(tuple(parameter.shape), parameter.stride()) for parameter in group["params"]] for group in groups]
-        settings = [[(key, group[key]) for key in _FIXED[type(self._optimizer)]] for group in groups]
-        told = ranks.gather((shapes, settings, self._max_grad_norm))
-        for rank, other in enumerate(told):
-            if other != told[0]:
-                raise ValueError(f"ranks differ in their parameters or options: rank 0 has {told[0]!r}, rank {rank} has {other!r}")
+        named = [(name, parameter) for index, group in enumerate(groups)
+                 for name, parameter in zip(group.get("param_names") or _number(index, group["params"]), group["params"])]
+        settings = {f"{key} of parameter group {index}": group[key]
+                    for index, group in enumerate(groups) for key in _FIXED[type(self._optimizer)]}
+        settings = {"optimizer": type(self._optimizer).__name__, "max_grad_norm": self._max_grad_norm,
+                    "number of parameter groups": len(groups)} | settings
+        settings |= {f"memory layout of {name}": parameter.stride() for name, parameter in named}
+        told = ranks.gather((list_parameters(named), settings))
+        check_alike([parameters for parameters, _ in told])
+        for rank, (_, other) in enumerate(told):
+            for key, value in told[0][1].items():
+                if other.get(key) != value:
+                    raise ValueError(f"ranks differ in {key}: rank 0 has {value!r}, rank {rank} has {other.get(key)!r}; accepted: the same "
+                                     "on every rank")
         with torch.no_grad():
             for group in groups:
                 for parameter in group["params"]:
@@ -208,7 +226,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         for index, (update, parameters) in enumerate(sets):
             if not parameters:
                 raise ValueError(f"parameter group {index} has no parameter that requires a gradient; leave it out")
-            named = [(f"parameter {place} of group {index}", parameter) for place, parameter in enumerate(parameters)]
+            named = list(zip(_number(index, parameters), parameters))
             self._served.groups.append(_motley.ServedParameters(
                 self._server.session, self._server.addresses, self._server.token, self._server.next_suffix(), update, named,
                 self._bucket_bytes, _begin_step(self._served, self._optimizer, self._sent, index), self._timeout))
@@ -314,6 +332,11 @@ def _begin_step(served: _Served, optimizer: torch.optim.Optimizer, sent: list[fl
     return begin
 
 
+def _number(index: int, parameters: Sequence[Any]) -> list[str]:
+    """Names of a group's parameters."""
+    return [f"parameter {place} of group {index}" for place in range(len(parameters))]
+
+
 def _check_loader(loader: Any) -> None:
     if not isinstance(loader, DataLoader):
         raise ValueError(f"loader is a {type(loader).__name__}; a motley.DataLoader is accepted, which knows each rank's samples")
@@ -341,6 +364,45 @@ def _check_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Non
     for option in ("maximize", "amsgrad", "differentiable"):
         if group.get(option):
             raise ValueError(f"{type(optimizer).__name__}({option}=True) is not among what a server can step; {option}=False is accepted")
+
+
+def _check_state(optimizer: torch.optim.Optimizer, state: Any) -> None:
+    """Whether a state_dict is one of such an optimizer, with values that can be."""
+    groups = state.get("param_groups") if isinstance(state, Mapping) else None
+    states = state.get("state") if isinstance(state, Mapping) else None
+    if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups) or not isinstance(states, Mapping):
+        raise ValueError(f"state_dict is a {type(state).__name__} without param_groups and state; what state_dict() gave is accepted")
+    sizes, own_sizes = ([len(group.get("params", ())) for group in each] for each in (groups, optimizer.param_groups))
+    if sizes != own_sizes:
+        raise ValueError(f"state_dict has parameter groups of {sizes} parameters; as many as here, {own_sizes}, are accepted")
+    parameters: dict[Any, torch.Tensor] = {}
+    for index, (group, own) in enumerate(zip(groups, optimizer.param_groups)):
+        for key in ("lr", *_FIXED[type(optimizer)]):
+            if key in group or key == "lr":
+                _check_setting(f"state_dict: {key} of parameter group {index}", group.get(key), own[key])
+        parameters |= zip(group["params"], own["params"])
+    for place, (number, parameter) in enumerate(parameters.items()):
+        values = states.get(number, {})
+        for field in _fields(optimizer, optimizer.param_groups[0]):
+            value = values.get(field)
+            if value is not None and (not isinstance(value, torch.Tensor) or value.shape != parameter.shape):
+                found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+                raise ValueError(f"state_dict: {field} of parameter {place} is {found}; a tensor of shape {tuple(parameter.shape)} is "
+                                 "accepted")
+        if not 0 <= read_mean(f"state_dict: step of parameter {place}", values.get("step", 0)) < math.inf:
+            raise ValueError(f"state_dict: step of parameter {place} is {values['step']!r}; a number of at least 0 is accepted")
+
+
+def _check_setting(name: str, value: Any, own: Any) -> None:
+    if isinstance(own, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}; True or False is accepted")
+    elif isinstance(own, (tuple, list)):
+        if not isinstance(value, (tuple, list)) or len(value) != len(own) or not all(
+                isinstance(part, (int, float, torch.Tensor)) and 0 <= part < 1 for part in value):
+            raise ValueError(f"{name} are {value!r}; two numbers of at least 0 and below 1 are accepted")
+    elif not isinstance(value, torch.Tensor) or not 0 <= read_mean(name, value) < math.inf:
+        read_number(name, value, may_be_zero=True)
 
 
 def _fixed(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,7 @@ from __future__ import annotations
 import dataclasses
 
 from .. import _motley
-
-
-def _check(**values: float) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise ValueError(f"{name} is {value!r}; a number above 0 is accepted")
+from .._arguments import read_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +22,7 @@ class RowSGD:
     lr: float = 0.01
 
     def __post_init__(self) -> None:
-        _check(lr=self.lr)
+        read_number("lr", self.lr)
 
     def _options(self) -> _motley.RowOptimizer:
         return _motley.RowOptimizer("sgd", self.lr, 1e-8, 0.9, 0.999)
@@ -41,7 +36,8 @@ class RowAdagrad:
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        _check(lr=self.lr, eps=self.eps)
+        read_number("lr", self.lr)
+        read_number("eps", self.eps)
 
     def _options(self) -> _motley.RowOptimizer:
         return _motley.RowOptimizer("adagrad", self.lr, self.eps, 0.9, 0.999)
@@ -56,8 +52,10 @@ class RowAdam:
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        _check(lr=self.lr, eps=self.eps)
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+        read_number("lr", self.lr)
+        read_number("eps", self.eps)
+        if (not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2
+                or not all(isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in self.betas)):
             raise ValueError(f"betas are {self.betas!r}; two numbers of at least 0 and below 1 are accepted")
 
     def _options(self) -> _motley.RowOptimizer:

@@ -163,6 +163,11 @@ c10d::ErrorType Backend::getError() {
   return health.error().code == ErrorCode::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::REMOTE_ERROR;
 }
 
+void Backend::check_rank(const char* operation, const char* role, std::int64_t rank) const {
+  TORCH_CHECK_VALUE(0 <= rank && rank < getSize(), "motley:", operation, ": the ", role, " is rank ", rank,
+                    " of the group; accepted: 0 to ", getSize() - 1);
+}
+
 c10d::Backend& Backend::gloo(const char* operation) const {
   TORCH_CHECK(!is_shut_down_, "motley: ", operation, ": the process group was shut down");
   TORCH_CHECK(delegate_.gloo, "motley: ", operation, ": ", delegate_.why_none);
@@ -217,8 +222,7 @@ void Backend::setTimeout(std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10d::Work> Backend::broadcast(std::vector<at::Tensor>& tensors,
                                                   const c10d::BroadcastOptions& options) {
-  TORCH_CHECK_VALUE(0 <= options.rootRank && options.rootRank < getSize(), "motley:broadcast: the root is rank ",
-                    options.rootRank, " of the group; accepted: 0 to ", getSize() - 1);
+  check_rank("broadcast", "root", options.rootRank);
   if (group_.communicator && tensors.size() == 1 && is_plain(tensors[0])) {
     const bool is_root = options.rootRank == getRank();
     return start({.kind = CollectiveKind::kBroadcast,
@@ -259,6 +263,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce_coalesced(std::vector<at::Tens
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) {
+  check_rank("reduce", "root", options.rootRank);
   return delegated(gloo("reduce").reduce(tensors, options), "reduce");
 }
 
@@ -309,12 +314,14 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather_into_tensor_coalesced(std::vec
 
 c10::intrusive_ptr<c10d::Work> Backend::gather(std::vector<std::vector<at::Tensor>>& outputs,
                                                std::vector<at::Tensor>& inputs, const c10d::GatherOptions& options) {
+  check_rank("gather", "root", options.rootRank);
   return delegated(gloo("gather").gather(outputs, inputs, options), "gather");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::scatter(std::vector<at::Tensor>& outputs,
                                                 std::vector<std::vector<at::Tensor>>& inputs,
                                                 const c10d::ScatterOptions& options) {
+  check_rank("scatter", "root", options.rootRank);
   return delegated(gloo("scatter").scatter(outputs, inputs, options), "scatter");
 }
 
@@ -380,10 +387,12 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& output
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
+  check_rank("send", "destination", destination);
   return delegated(gloo("send").send(tensors, destination, tag), "send", true);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
+  check_rank("recv", "source", source);
   return delegated(gloo("recv").recv(tensors, source, tag), "recv", true);
 }
 

@@ -104,6 +104,8 @@ class Backend final : public c10d::Backend {
   void shutdown() override;
 
  private:
+  // An exception for a rank that is none of the group's.
+  void check_rank(const char* operation, const char* role, std::int64_t rank) const;
   // The group that does what this one leaves to it, or an exception that names the operation.
   c10d::Backend& gloo(const char* operation) const;
   c10::intrusive_ptr<c10d::Work> delegated(c10::intrusive_ptr<c10d::Work> work, const char* operation,

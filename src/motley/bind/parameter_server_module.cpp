@@ -80,9 +80,16 @@ void add_parameter_server(py::module_& module) {
       .def(
           "abort",
           [](net::Session& session, const std::string& reason) {
-            session.abort({ErrorCode::kInternal, reason, session.membership().rank});
+            // What follows from a failure that is known is no cause.
+            if (session.health()) session.abort({ErrorCode::kInternal, reason, session.membership().rank});
           },
           py::arg("reason"), without_lock)
+      .def(
+          "first_cause",
+          [](const net::Session& session, const std::string& seen) {
+            return net::first_cause(session, {ErrorCode::kPeerLost, seen}).message;
+          },
+          py::arg("seen"), without_lock)
       .def("leave", &net::Session::leave, without_lock);
 }
 

@@ -28,7 +28,7 @@ void StageChannels::queued() {
   driver_.started(patience_);
 }
 
-StageChannels::Channel& StageChannels::channel(int peer) {
+const StageChannels::Channel& StageChannels::channel(int peer) const {
   const auto found = channels_.find(peer);
   MOTLEY_INVARIANT(found != channels_.end(), "there is no link to rank {}", peer);
   return found->second;
@@ -55,17 +55,17 @@ Result<std::uint64_t> StageChannels::receive(int peer, std::uint64_t tag, std::s
 
 Status StageChannels::wait(int peer, std::uint64_t number, const Deadline& deadline,
                            const std::function<std::string()>& operation) {
+  if (has_come(peer, number)) return {};
   auto lock = driver_.lock();
   const Channel& from = channel(peer);
   return driver_.wait(lock, patience_, deadline,
-                      {.done = [&] { return from.received() >= number; },
+                      {.done = [&] { return from.received >= number; },
                        .ranks = [&] { return std::vector{peer}; },
                        .operation = operation});
 }
 
-bool StageChannels::has_come(int peer, std::uint64_t number) {
-  const auto lock = driver_.lock();
-  return channel(peer).received() >= number;
+bool StageChannels::has_come(int peer, std::uint64_t number) const {
+  return channel(peer).received.load(std::memory_order_acquire) >= number;
 }
 
 Status StageChannels::flush(const Deadline& deadline) {
@@ -87,6 +87,7 @@ Result<bool> StageChannels::advance() {
   for (auto& [peer, channel] : channels_) {
     if (channel.sending.empty() && channel.connection->pending_receives() == 0) continue;
     MOTLEY_ASSIGN(const bool one, channel.connection->progress());
+    channel.received.store(channel.queued - channel.connection->pending_receives(), std::memory_order_release);
     while (channel.sending.size() > channel.connection->pending_sends()) channel.sending.pop_front();
     moved = moved || one;
   }

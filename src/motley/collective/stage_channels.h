@@ -2,6 +2,7 @@
 // the memory that is to hold them, by a thread of their own while the worker computes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "motley/base/clock.h"
@@ -23,7 +25,7 @@ namespace motley::collective {
 inline constexpr std::uint32_t kRowsPurpose = 0x1003;
 inline constexpr std::uint32_t kTiedPurpose = 0x1004;
 
-// Used by one thread. After an error every call returns it.
+// Used by one thread. After an error every call returns it, but wait() for rows that have come.
 class StageChannels final : private Channels {
  public:
   // Connects this rank with each of these; each of them names this rank and the purpose, too.
@@ -44,8 +46,8 @@ class StageChannels final : private Channels {
   // To all peers so far, frames' headers included.
   std::uint64_t bytes_sent() const { return driver_.bytes_sent(); }
 
-  // Whether they have come already, so that wait() would not block.
-  bool has_come(int peer, std::uint64_t number);
+  // Whether they have come already, so that wait() would not block. Does not wait for whoever moves other rows.
+  bool has_come(int peer, std::uint64_t number) const;
 
   // Until all that was queued with send() is gone.
   Status flush(const Deadline& deadline);
@@ -55,12 +57,13 @@ class StageChannels final : private Channels {
     std::unique_ptr<net::Connection> connection;
     std::deque<std::shared_ptr<void>> sending;  // owners of rows that are not gone
     std::uint64_t queued = 0;                   // receives, ever
-    std::uint64_t received() const { return queued - connection->pending_receives(); }
+    std::atomic<std::uint64_t> received = 0;    // of these; read without the lock, too
   };
 
   explicit StageChannels(net::Session& session) : session_(session) {}
   void queued();
-  Channel& channel(int peer);
+  const Channel& channel(int peer) const;
+  Channel& channel(int peer) { return const_cast<Channel&>(std::as_const(*this).channel(peer)); }
   Result<bool> advance() override;
   bool idle() const override;
 

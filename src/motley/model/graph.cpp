@@ -160,6 +160,9 @@ Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* me
       reads_input[number] = reads_input[number] || layer.inputs.empty();
       if (block.first == block.last) continue;
       joined.parameters += layer.parameters;
+      if (!layer.parameter_shapes.empty()) {
+        joined.parameter_shapes += (joined.parameter_shapes.empty() ? "" : ", ") + layer.parameter_shapes;
+      }
       joined.flops += layer.flops;
       joined.inner_bytes += layer.inner_bytes;
       const bool leaves = last[i] > block.last || (last[i] < 0 && i == block.last);

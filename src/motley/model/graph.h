@@ -35,14 +35,15 @@ std::vector<LayerKind> every_value(LayerKind);  // all of them
 struct Layer {
   std::string name;  // unique in its graph
   LayerKind kind = LayerKind::kOther;
-  std::vector<int> inputs;      // earlier layers whose outputs it reads; empty: the model's own input
-  double parameters = 0;        // dense trainable scalars
-  double activation_bytes = 0;  // of its output
-  double inner_bytes = 0;       // kept inside it for the backward pass, beside its output (blocks, normalization)
-  double flops = 0;             // of its forward pass; a multiply-add counts two
-  double lookups = 0;           // rows of its sparse table that a sample reads
-  double row_bytes = 0;         // of one row of that table
-  double table_rows = 0;        // rows of that table in all
+  std::vector<int> inputs;       // earlier layers whose outputs it reads; empty: the model's own input
+  double parameters = 0;         // dense trainable scalars
+  double activation_bytes = 0;   // of its output
+  double inner_bytes = 0;        // kept inside it for the backward pass, beside its output (blocks, normalization)
+  double flops = 0;              // of its forward pass; a multiply-add counts two
+  double lookups = 0;            // rows of its sparse table that a sample reads
+  double row_bytes = 0;          // of one row of that table
+  double table_rows = 0;         // rows of that table in all
+  std::string parameter_shapes;  // "24x5, 24"; empty where there are none, or they are not known
 
   bool operator==(const Layer&) const = default;
 };

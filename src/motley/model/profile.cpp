@@ -47,6 +47,8 @@ static void fields(Archive& archive, Layer& layer) {
   archive.optional("lookups", layer.lookups, "Rows of its sparse table that a sample reads.");
   archive.optional("embedding_row_bytes", layer.row_bytes, "Of one row of that table.");
   archive.optional("num_embeddings", layer.table_rows, "Rows of that table in all.");
+  archive.optional("parameter_shapes", layer.parameter_shapes,
+                   "Of its dense parameters, such as '24x5, 24'. None: not known.");
 }
 
 template <class Archive>

@@ -53,6 +53,7 @@ TEST(PlanFile, ReadsBackEqual) {
   plan.bound = 1.0 / 3;
   plan.measured = {.step_seconds = 0.1 / 3, .steps = 12};
   plan.schedule = PipelineSchedule::kGPipe;
+  plan.parameter_shapes = {"", "8x4, 8", "2x8, 2"};
   EXPECT_EQ(*parse_plan(to_json(plan), "plan.json"), plan);
 
   const std::filesystem::path file = std::filesystem::temp_directory_path() / "motley-plan-test.json";
@@ -141,6 +142,9 @@ TEST(PlanFile, RefusesWithFieldValueAndWhatIsAccepted) {
       error_message(edited(R"("parameter-server")", R"("none")")),
       HasSubstr(
           "field 'stages[0].gradient_sync' is 'none'; accepted is 'ring' or 'parameter-server', as the stage has 6"));
+  EXPECT_THAT(
+      error_message(edited(R"("global_batch_size": 64)", R"("parameter_shapes": ["8x4"], "global_batch_size": 64)")),
+      HasSubstr("field 'parameter_shapes' is an array of 1; accepted is an array of 3, one for each layer, or none"));
   EXPECT_THAT(error_message(edited(R"("throughput": 520.3)", R"("throughput": -1)")),
               HasSubstr("field 'predicted.throughput' is -1; accepted is a finite number, 0 or more"));
 }

@@ -374,7 +374,11 @@ Plan to_plan(const Problem& problem, const Candidate& candidate, const Evaluatio
              const Objective& objective, const std::string& method) {
   Plan plan;
   plan.model = problem.model;
-  for (const LayerSize& layer : problem.layers) plan.layers.push_back(layer.name);
+  for (const LayerSize& layer : problem.layers) {
+    plan.layers.push_back(layer.name);
+    plan.parameter_shapes.push_back(layer.parameter_shapes);
+  }
+  if (std::ranges::all_of(plan.parameter_shapes, &std::string::empty)) plan.parameter_shapes.clear();
   plan.batch = problem.batch;
   plan.micro_batches = problem.micro_batches;
   plan.schedule = problem.schedule;

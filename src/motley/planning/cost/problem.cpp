@@ -183,7 +183,8 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
                               .parameter_bytes = kBytesPerParameter * layer.parameters,
                               .activation_bytes = layer.activation_bytes + layer.inner_bytes,
                               .sparse_bytes = layer.lookups * layer.row_bytes,
-                              .flops = layer.flops});
+                              .flops = layer.flops,
+                              .parameter_shapes = layer.parameter_shapes});
   }
 
   std::vector<const model::DeviceProfile*> devices;

@@ -58,6 +58,7 @@ struct LayerSize {
   double activation_bytes = 0;  // kept for the backward pass
   double sparse_bytes = 0;      // rows pulled in the forward pass, and pushed in the backward pass
   double flops = 0;
+  std::string parameter_shapes;  // as the profile has them
 };
 
 struct Link {  // between a device of one type and one of another

@@ -67,6 +67,9 @@ void fields(Archive& archive, PlanInFile& file) {
   archive.required("model", plan.model);
   archive.required("layers", plan.layers,
                    {kNotEmpty, "The names of all layers of the model, in order; no two are equal."});
+  archive.optional("parameter_shapes", plan.parameter_shapes,
+                   "Of each layer the shapes of its parameters, such as '24x5, 24'; a model with others is refused. "
+                   "None: not known.");
   archive.required("global_batch_size", plan.batch, {kSamples, "Samples of a step."});
   archive.defaulted("micro_batches", plan.micro_batches,
                     {kSamples, "The batch is cut into this many; at most the batch."});
@@ -226,6 +229,10 @@ Status validate(const Plan& plan, const std::string& name) {
   }
   const int layers = static_cast<int>(plan.layers.size());
   MOTLEY_TRY(check_layer_names(plan, name));
+  if (!plan.parameter_shapes.empty() && plan.parameter_shapes.size() != plan.layers.size()) {
+    return refuse("parameter_shapes", fmt::format("an array of {}", plan.parameter_shapes.size()),
+                  fmt::format("an array of {}, one for each layer, or none", layers));
+  }
   const auto describe_layer = [&](int layer) {
     return layer >= 0 && layer < layers ? fmt::format("{} ('{}')", layer, plan.layers[static_cast<std::size_t>(layer)])
                                         : std::to_string(layer);

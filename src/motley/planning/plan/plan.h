@@ -59,9 +59,10 @@ struct Measured {
 
 struct Plan {
   std::string model;
-  std::vector<std::string> layers;  // names, so that a plan of another model is noticed
-  std::int64_t batch = 1;           // samples of a step
-  std::int64_t micro_batches = 1;   // batch is cut into this many
+  std::vector<std::string> layers;            // names, so that a plan of another model is noticed
+  std::vector<std::string> parameter_shapes;  // of each layer, so that one of another width is, too; none: not known
+  std::int64_t batch = 1;                     // samples of a step
+  std::int64_t micro_batches = 1;             // batch is cut into this many
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   std::vector<Stage> stages;
 
