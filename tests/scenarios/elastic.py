@@ -15,6 +15,8 @@ class Elastic(Scenario):
 
     def lose(self, run, *flags, victims, how=signal.SIGKILL, step=5, workers=4, expect=0):
         """Runs with some workers lost after a step; returns the output."""
+        if "--replacements" not in flags:
+            flags += ("--replacements", 0)
         process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * workers), *flags)
         self.wait_for_step(run, step)
         processes = self.worker_processes(process.pid)
@@ -25,11 +27,11 @@ class Elastic(Scenario):
         self.assertEqual(process.returncode, expect, output)
         return output
 
-    def assert_as_one_worker(self, run):
+    def assert_as_one_worker(self, run, steps=20):
         self.assertLess(relative_difference(self.weights("one"), self.weights(run)), 1e-9)
         self.assertEqual(self.not_used_once(run), 0)
-        steps = [line["step"] for line in self.lines(run) if "loss" in line]
-        self.assertEqual(steps, list(range(1, 21)))
+        done = [line["step"] for line in self.lines(run) if "loss" in line]
+        self.assertEqual(done, list(range(1, steps + 1)))
         for line in self.lines(run):
             if "loss" in line:
                 self.assertEqual(sum(line["samples"]), 60)
@@ -58,7 +60,7 @@ class Elastic(Scenario):
             run = f"round-{round}"
             with self.subTest(run):
                 process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4",
-                                     "--checkpoint.every-steps", 3)
+                                     "--replacements", 0, "--checkpoint.every-steps", 3)
                 self.wait_for_step(run, 2)
                 processes = self.worker_processes(process.pid)
                 for step, victim in zip(sorted(choose.sample(range(3, 17), 3)), choose.sample(range(4), 3)):
@@ -67,6 +69,22 @@ class Elastic(Scenario):
                 output = process.communicate(timeout=120)[0]
                 self.assertEqual(process.returncode, 0, output)
                 self.assert_as_one_worker(run)
+
+    def test_others_take_the_places_of_those_who_are_lost(self):
+        self.train("one", *self.double, "--workers", 1, "--epochs", 30)
+        for run, method, victims in (
+            ("first", "shared-memory", [0]),
+            ("last", "tcp-ring", [3]),
+            ("two", "shared-memory", [0, 2]),
+        ):
+            with self.subTest(run):
+                output = self.lose(run, "--epochs", 30, "--elastic", "1:4", "--replacements", 3,
+                                   "--gradient-sync.method", method, victims=victims)
+                self.assertIn("4 of 4 workers go on", output)
+                self.assert_as_one_worker(run, steps=300)
+                last = [line["samples"] for line in self.lines(run) if "loss" in line][-1]
+                self.assertNotIn(0, last)
+                self.assertEqual([name for name in os.listdir(self.folder / run) if "rendezvous" in name], [])
 
     def test_ranks_that_are_started_by_hand_go_on_each_in_its_own_folder(self):
         self.train("one", *self.double, "--workers", 1)
