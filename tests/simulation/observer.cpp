@@ -1,0 +1,178 @@
+#include "tests/simulation/observer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "motley/base/random.h"
+#include "tests/simulation/simulator.h"
+
+namespace motley::simulation {
+namespace {
+
+constexpr double kTolerance = 1e-9;  // between sums in different orders, relative
+
+std::uint64_t hash_weights(std::span<const double> weights) {
+  std::uint64_t hash = 0;
+  for (const double weight : weights) hash = (hash ^ std::bit_cast<std::uint64_t>(weight)) * 0x100000001b3ULL;
+  return hash;
+}
+
+double feature(std::uint32_t sample, std::size_t element) {
+  return static_cast<double>(mix({sample, element % 8}) >> 59) / 16 - 1;
+}
+
+}  // namespace
+
+std::size_t LinearJob::elements() const {
+  return std::accumulate(bucket_elements.begin(), bucket_elements.end(), std::size_t{0});
+}
+
+std::vector<double> LinearJob::initial_weights() const {
+  std::vector<double> weights(elements());
+  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<double>(i % 5) / 4;
+  return weights;
+}
+
+// Of the squared error of the first features; the other elements follow it.
+void LinearJob::add_gradient(std::uint32_t sample, std::span<const double> weights, std::span<double> gradient) const {
+  double residual = static_cast<double>(sample % 7) - 3;
+  for (std::size_t i = 0; i < bucket_elements.front(); ++i) residual += weights[i] * feature(sample, i);
+  for (std::size_t i = 0; i < bucket_elements.front(); ++i) gradient[i] += residual * feature(sample, i);
+  for (std::size_t i = bucket_elements.front(); i < gradient.size(); ++i) {
+    gradient[i] += residual * (static_cast<double>(i % 3) - 1);
+  }
+}
+
+Observer::Observer(const LinearJob& job) : job_(job) {
+  auto ledger = *data::Ledger::open(job.fresh_ledger());
+  std::vector<double> weights = job.initial_weights();
+  expected_.push_back(weights);
+  windows_.emplace_back();
+  for (std::int64_t step = 1; step <= job.steps; ++step) {
+    const data::Range window = ledger.next(job.batch);
+    const auto samples = ledger.samples(window);
+    std::vector<double> gradient(weights.size());
+    for (const std::uint32_t sample : samples) job.add_gradient(sample, weights, gradient);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] -= LinearJob::kLearningRate * gradient[i] / static_cast<double>(samples.size());
+    }
+    windows_.emplace_back(samples.begin(), samples.end());
+    std::ranges::sort(windows_.back());
+    expected_.push_back(weights);
+    if (!ledger.commit(window)) violate("the ledger refuses its own window");
+  }
+}
+
+void Observer::begin_generation() {
+  ++generation_;
+  finished_ = 0;
+  contributions_.clear();
+  steps_.clear();
+  endings_.clear();
+  first_step_ = 1;
+}
+
+void Observer::violate(const std::string& text) {
+  violations_.push_back(text);
+  Simulator::instance().note("VIOLATED: " + text);
+}
+
+void Observer::install(std::uint64_t epoch, const std::vector<int>& members, int rank) {
+  const auto [known, is_new] = members_.emplace(std::pair(generation_, epoch), members);
+  if (is_new) Simulator::instance().note(fmt::format("epoch {} is of ranks {}", epoch, fmt::join(members, ", ")));
+  if (known->second != members) {
+    violate(fmt::format("epoch {} is of ranks {} by rank {}, and of {} by another one", epoch, fmt::join(members, ", "),
+                        rank, fmt::join(known->second, ", ")));
+  }
+}
+
+void Observer::contribute(std::uint64_t epoch, std::int64_t step, int rank, std::vector<std::uint32_t> samples) {
+  contributions_[{epoch, step}][rank] = std::move(samples);
+}
+
+void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights) {
+  if (step < 1 || step > job_.steps) return violate(fmt::format("rank {} commits step {}", rank, step));
+  const auto before = steps_.emplace(rank, first_step_ - 1).first;
+  if (before->second + 1 != step) {
+    violate(fmt::format("rank {} commits step {} after step {}", rank, step, before->second));
+  }
+  before->second = step;
+  last_committed_ = std::max(last_committed_, step);
+
+  const auto [known, is_new] = committed_.try_emplace({generation_, step});
+  const std::uint64_t hash = hash_weights(weights);
+  if (!is_new) {
+    if (known->second.hash != hash) {
+      violate(fmt::format("after step {} rank {} has other weights than another rank", step, rank));
+    }
+    return;
+  }
+  known->second = {hash, {weights.begin(), weights.end()}};
+  Simulator::instance().note(fmt::format("step {} is committed, first by rank {} in epoch {}", step, rank, epoch));
+
+  std::vector<std::uint32_t> used;
+  for (const int member : members_[{generation_, epoch}]) {
+    std::ranges::copy(contributions_[{epoch, step}][member], std::back_inserter(used));
+  }
+  std::ranges::sort(used);
+  const auto index = static_cast<std::size_t>(step);
+  if (used != windows_[index]) {
+    violate(fmt::format("step {} has used {} samples, not each of its {} once", step, used.size(),
+                        windows_[index].size()));
+  }
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (std::abs(weights[i] - expected_[index][i]) <= kTolerance * (1 + std::abs(expected_[index][i]))) continue;
+    violate(fmt::format("after step {} weight {} is {}, of one rank alone it is {}", step, i, weights[i],
+                        expected_[index][i]));
+    break;
+  }
+}
+
+void Observer::save(std::int64_t step) {
+  if (step <= saved_) return;
+  saved_ = step;
+  Simulator::instance().note(fmt::format("the checkpoint of step {} counts as written", step));
+}
+
+void Observer::restore(std::int64_t step, std::span<const double> weights) {
+  first_step_ = step + 1;
+  Simulator::instance().note(fmt::format("generation {} goes on after step {}", generation_, step));
+  const std::int64_t least = saved_ - (may_be_damaged_ ? job_.steps_per_checkpoint : 0);
+  if (step < least) violate(fmt::format("step {} was restored, step {} had counted as written", step, saved_));
+  const std::uint64_t hash = hash_weights(weights);
+  const bool is_known = step == 0 ? hash == hash_weights(expected_[0])
+                                  : std::ranges::any_of(committed_, [&](const auto& committed) {
+                                      return committed.first.second == step && committed.second.hash == hash;
+                                    });
+  if (!is_known) violate(fmt::format("what was restored as step {} was never committed", step));
+}
+
+void Observer::finish(int rank, const Status& done, std::int64_t step) {
+  if (done) {
+    ++finished_;
+    Simulator::instance().note(fmt::format("rank {} is done", rank));
+    if (step != job_.steps) violate(fmt::format("rank {} is done after step {}", rank, step));
+    return;
+  }
+  const Error& error = done.error();
+  const std::string text = fmt::format("rank {} ends with {}: {}", rank, static_cast<int>(error.code), error.message);
+  Simulator::instance().note(text);
+  endings_.push_back(text);
+  switch (error.code) {
+    case ErrorCode::kPeerLost:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kRefused:
+    case ErrorCode::kIo:
+      break;
+    default:
+      violate(text);
+  }
+}
+
+}  // namespace motley::simulation

@@ -1,0 +1,84 @@
+// What must hold of a job whatever happens, held against all that its ranks do. It stands outside of the cluster and sees
+// everything at once.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/data/local/ledger.h"
+
+namespace motley::simulation {
+
+// The tiny linear model that is trained: y = w x, of which each sample has one pair.
+struct LinearJob {
+  std::uint32_t samples = 120;
+  std::uint32_t batch = 24;
+  std::int64_t steps = 20;
+  std::int64_t steps_per_checkpoint = 4;
+  int checkpoints = 2;  // that are kept
+  std::vector<std::size_t> bucket_elements = {8, 16};
+
+  std::size_t elements() const;
+  data::LedgerState fresh_ledger() const { return {.seed = 11, .epoch = 0, .cursor = 0, .size = samples}; }
+  std::vector<double> initial_weights() const;
+  // Adds the sample's gradient at these weights.
+  void add_gradient(std::uint32_t sample, std::span<const double> weights, std::span<double> gradient) const;
+  static constexpr double kLearningRate = 0.02;
+};
+
+class Observer {
+ public:
+  explicit Observer(const LinearJob& job);
+
+  // Each start of the job is a generation, from 1 on.
+  void begin_generation();
+  int generation() const { return generation_; }
+
+  void install(std::uint64_t epoch, const std::vector<int>& members, int rank);
+  // The samples that are in the gradient which a rank brings to a step in an epoch.
+  void contribute(std::uint64_t epoch, std::int64_t step, int rank, std::vector<std::uint32_t> samples);
+  void commit(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights);
+  void save(std::int64_t step);  // a rank was told that the checkpoint is written
+  void restore(std::int64_t step, std::span<const double> weights);
+  // Its checkpoints may be damaged, by bits that the disk has lost: the last one may be of no use, not all.
+  void expect_damage() { may_be_damaged_ = true; }
+  // Where a rank's main function ends: done, or why not.
+  void finish(int rank, const Status& done, std::int64_t step);
+  void violate(const std::string& text);
+
+  const std::vector<std::string>& violations() const { return violations_; }
+  std::int64_t committed_step() const { return last_committed_; }
+  int finished() const { return finished_; }  // ranks of this generation that have done all
+  const std::vector<std::string>& endings() const { return endings_; }  // of ranks of this generation that have not
+
+ private:
+  struct Committed {
+    std::uint64_t hash = 0;
+    std::vector<double> weights;
+  };
+  using Key = std::pair<int, std::int64_t>;  // generation and step
+
+  const LinearJob job_;
+  std::vector<std::vector<double>> expected_;               // weights after each step, as one rank computes them
+  std::vector<std::vector<std::uint32_t>> windows_;         // the samples of each step, ascending
+  int generation_ = 0;
+  int finished_ = 0;
+  std::int64_t first_step_ = 1;  // of this generation
+  std::int64_t last_committed_ = 0;
+  std::int64_t saved_ = 0;  // acknowledged, in any generation
+  bool may_be_damaged_ = false;
+  std::map<std::pair<int, std::uint64_t>, std::vector<int>> members_;  // by generation and epoch
+  std::map<std::pair<std::uint64_t, std::int64_t>, std::map<int, std::vector<std::uint32_t>>> contributions_;
+  std::map<Key, Committed> committed_;
+  std::map<int, std::int64_t> steps_;  // by rank, of this generation: committed last
+  std::vector<std::string> endings_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace motley::simulation

@@ -1,0 +1,212 @@
+#include "tests/simulation/run_schedule.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "tests/simulation/cluster.h"
+#include "tests/simulation/training_rank.h"
+
+namespace motley::simulation {
+namespace {
+
+constexpr int kGenerations = 4;           // by then the job must be done
+constexpr double kPatience = 400;         // seconds in which all waits of a generation end
+constexpr double kSlowSeconds = 30e-3;    // what a slow link adds on average
+constexpr std::uint16_t kRendezvousPort = 29400;
+constexpr const char* kFolder = "/run";
+
+class JobRun {
+ public:
+  JobRun(const Schedule& schedule, bool keeps_notes)
+      : schedule_(schedule), cluster_(schedule.seed), job_(make_job(schedule)), observer_(job_) {
+    cluster_.simulator.keeps_notes = keeps_notes;
+    cluster_.disk.make_folder(kFolder);
+    cluster_.disk.sync(*cluster_.disk.find("/"));
+  }
+
+  Outcome run() {
+    Outcome outcome;
+    while (outcome.generations < kGenerations && observer_.violations().empty()) {
+      ++outcome.generations;
+      if (run_generation(outcome.generations)) break;
+      if (outcome.generations == kGenerations) observer_.violate("the job is not done although no faults come any more");
+    }
+    outcome.violations = observer_.violations();
+    outcome.trace = cluster_.simulator.trace();
+    outcome.notes = cluster_.simulator.take_notes();
+    outcome.seconds = cluster_.simulator.now();
+    return outcome;
+  }
+
+ private:
+  static LinearJob make_job(const Schedule& schedule) {
+    LinearJob job;
+    if (schedule.has_large_buckets) job.bucket_elements = {8, 8300, 40};
+    return job;
+  }
+
+  int host(int rank) const {
+    switch (schedule_.topology) {
+      case Topology::kHostEach:
+        return rank;
+      case Topology::kTwoHosts:
+        return rank / 2;
+      default:
+        return 0;
+    }
+  }
+
+  RankSetup make_setup(int rank) const {
+    RankSetup setup;
+    net::SessionOptions& session = setup.session;
+    session.rank = rank;
+    session.size = kRanks;
+    const bool is_one_host = host(kRanks - 1) == 0;
+    session.rendezvous = {is_one_host ? "127.0.0.1" : "10.0.0.1", kRendezvousPort};
+    session.bind_host = is_one_host ? "127.0.0.1" : fmt::format("10.0.0.{}", 1 + host(rank));
+    session.given_secret = true;
+    session.join_seconds = 10;
+    session.silence_seconds = 1;
+    session.encryption = net::Encryption::kOff;
+    session.is_elastic = true;
+    if (schedule_.topology == Topology::kOneHostTcp) setup.reducer.method = collective::Method::kTcpRing;
+    setup.resume = true;
+    setup.folder = kFolder;
+    return setup;
+  }
+
+  // True once the job is done.
+  bool run_generation(int generation) {
+    Simulator& simulator = cluster_.simulator;
+    observer_.begin_generation();
+    cluster_.disk.fill(0);
+    simulator.note(fmt::format("start {} of the job", generation));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      setups_[static_cast<std::size_t>(rank)] = make_setup(rank);
+      processes_[static_cast<std::size_t>(rank)] =
+          &simulator.start_process(host(rank), fmt::format("rank {}", rank), [this, rank] {
+            return run_training_rank(setups_[static_cast<std::size_t>(rank)], job_, observer_);
+          });
+    }
+    std::vector<const Fault*> faults;
+    for (const Fault& fault : schedule_.faults) {
+      if (fault.generation != generation) continue;
+      faults.push_back(&fault);
+      plan(fault, generation);
+    }
+    if (!simulator.run(simulator.now() + kPatience)) {
+      observer_.violate("a wait never ends: " + simulator.describe_waits());
+      return true;
+    }
+    const int least = least_finished(faults);
+    if (observer_.finished() < least) {
+      observer_.violate(fmt::format("{} ranks have done the job, at least {} were to: {}", observer_.finished(), least,
+                                    fmt::join(observer_.endings(), "; ")));
+    }
+    return observer_.finished() > 0;
+  }
+
+  // Ranks that a generation's faults must leave alone: on one host those that are not killed; else three where
+  // only one rank has faults. Any majority may be lost where more have, or the disk has.
+  int least_finished(const std::vector<const Fault*>& faults) const {
+    std::set<int> hit;
+    bool all_are_deaths = true;
+    for (const Fault* fault : faults) {
+      if (fault->kind >= FaultKind::kPowerLoss) return 0;
+      hit.insert(fault->rank);
+      all_are_deaths = all_are_deaths && fault->kind == FaultKind::kKill;
+    }
+    if (hit.empty()) return kRanks;
+    // A rank that is lost while all join ends the start.
+    if (observer_.committed_step() == 0) return 0;
+    if (all_are_deaths && host(kRanks - 1) == 0) return kRanks - static_cast<int>(hit.size());
+    return faults.size() == 1 ? kRanks - 1 : 0;
+  }
+
+  void plan(const Fault& fault, int generation) {
+    const auto act = [this, &fault, generation] {
+      if (observer_.generation() == generation) inject(fault);
+    };
+    if (fault.operation > 0) {
+      processes_[static_cast<std::size_t>(fault.rank)]->at_operation[fault.operation] = act;
+    } else {
+      cluster_.simulator.at(cluster_.simulator.now() + fault.at, act);
+    }
+  }
+
+  void inject(const Fault& fault) {
+    Simulator& simulator = cluster_.simulator;
+    Process& process = *processes_[static_cast<std::size_t>(fault.rank)];
+    simulator.note("FAULT: " + describe(fault));
+    const double until = simulator.now() + fault.seconds;
+    switch (fault.kind) {
+      case FaultKind::kKill:
+        return simulator.kill(process);
+      case FaultKind::kStop:
+        simulator.stop(process);
+        return simulator.at(until, [&simulator, &process] { simulator.go_on(process); });
+      case FaultKind::kPowerLoss:
+        for (Process* each : processes_) simulator.kill(*each);
+        return cluster_.disk.lose_power();
+      case FaultKind::kDiskFull:
+        return cluster_.disk.fill(until);
+      case FaultKind::kBitRot:
+        observer_.expect_damage();
+        simulator.note("in " + cluster_.disk.flip_bit(kFolder));
+        return;
+      default:
+        return inject_into_links(fault, until);
+    }
+  }
+
+  void inject_into_links(const Fault& fault, double until) {
+    const int own = processes_[static_cast<std::size_t>(fault.rank)]->id;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == fault.rank || (fault.other >= 0 && rank != fault.other)) continue;
+      const int other = processes_[static_cast<std::size_t>(rank)]->id;
+      Network& network = cluster_.network;
+      if (fault.kind == FaultKind::kReset) network.reset(own, other);
+      if (fault.kind == FaultKind::kSilence || fault.kind == FaultKind::kHalfOpen) network.silence(own, other, until);
+      if (fault.kind == FaultKind::kSilence) network.silence(other, own, until);
+      if (fault.kind == FaultKind::kSlow) {
+        network.slow_down(own, other, kSlowSeconds, until);
+        network.slow_down(other, own, kSlowSeconds, until);
+      }
+    }
+  }
+
+  const Schedule& schedule_;
+  Cluster cluster_;
+  const LinearJob job_;
+  Observer observer_;
+  std::array<RankSetup, kRanks> setups_;
+  std::array<Process*, kRanks> processes_{};
+};
+
+}  // namespace
+
+Outcome run_schedule(const Schedule& schedule, bool keeps_notes) {
+  return JobRun(schedule, keeps_notes).run();
+}
+
+Schedule shrink(const Schedule& schedule) {
+  Schedule best = schedule;
+  const auto still_fails = [](const Schedule& candidate) { return !run_schedule(candidate).violations.empty(); };
+  for (bool has_changed = true; std::exchange(has_changed, false);) {
+    for (std::size_t i = 0; i < best.faults.size(); ++i) {
+      Schedule candidate = best;
+      candidate.faults.erase(candidate.faults.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!still_fails(candidate)) continue;
+      best = std::move(candidate);
+      has_changed = true;
+      break;
+    }
+  }
+  return best;
+}
+
+}  // namespace motley::simulation

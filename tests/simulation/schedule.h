@@ -1,0 +1,52 @@
+// What is done to a simulated job: where its ranks are and which faults come when. A seed gives a schedule, a person can
+// read it, and one that fails is shrunk to the faults that it takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace motley::simulation {
+
+enum class FaultKind : std::uint8_t {
+  kKill,       // the process, by SIGKILL
+  kStop,       // the process, by SIGSTOP, for a while
+  kReset,      // all connections between two ranks
+  kSilence,    // nothing goes between two ranks, or a rank and all others, for a while
+  kHalfOpen,   // the same one way only
+  kSlow,       // bytes take longer between two ranks, for a while
+  kPowerLoss,  // all processes end, and what the disk has not synced may be lost
+  kDiskFull,   // nothing can be written, for a while
+  kBitRot,     // a bit of a file changes
+};
+inline constexpr int kFaultKinds = 9;
+
+struct Fault {
+  FaultKind kind = FaultKind::kKill;
+  int generation = 1;           // start of the job
+  int rank = 0;
+  int other = -1;               // rank; -1: all others
+  double at = 0;                // seconds after the generation's start, where `operation` is 0
+  std::uint64_t operation = 0;  // before this call of the system by the rank
+  double seconds = 0;           // how long it lasts
+  bool operator==(const Fault&) const = default;
+};
+
+enum class Topology : std::uint8_t { kSharedMemory, kOneHostTcp, kHostEach, kTwoHosts };
+inline constexpr int kTopologies = 4;
+
+struct Schedule {
+  std::uint64_t seed = 0;  // of all that is drawn beside the faults
+  Topology topology = Topology::kSharedMemory;
+  bool has_large_buckets = false;
+  std::vector<Fault> faults;
+};
+
+inline constexpr int kRanks = 4;
+inline constexpr int kFaultyGenerations = 2;  // those after them have none
+
+Schedule make_schedule(std::uint64_t seed);
+std::string describe(const Fault& fault);
+std::string describe(const Schedule& schedule);
+
+}  // namespace motley::simulation
