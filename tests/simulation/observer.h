@@ -53,14 +53,16 @@ class Observer {
   void violate(const std::string& text);
 
   const std::vector<std::string>& violations() const { return violations_; }
-  std::int64_t committed_step() const { return last_committed_; }
+  bool has_committed() const { return !steps_.empty(); }  // in this generation
   int finished() const { return finished_; }  // ranks of this generation that have done all
   const std::vector<std::string>& endings() const { return endings_; }  // of ranks of this generation that have not
 
  private:
-  struct Committed {
+  // The weights after a step. A rank may be lost after it has committed one and before any other has: then the others
+  // do the step again, in another order of sums.
+  struct Version {
     std::uint64_t hash = 0;
-    std::vector<double> weights;
+    std::set<int> ranks;  // that have committed it
   };
   using Key = std::pair<int, std::int64_t>;  // generation and step
 
@@ -70,12 +72,11 @@ class Observer {
   int generation_ = 0;
   int finished_ = 0;
   std::int64_t first_step_ = 1;  // of this generation
-  std::int64_t last_committed_ = 0;
   std::int64_t saved_ = 0;  // acknowledged, in any generation
   bool may_be_damaged_ = false;
   std::map<std::pair<int, std::uint64_t>, std::vector<int>> members_;  // by generation and epoch
   std::map<std::pair<std::uint64_t, std::int64_t>, std::map<int, std::vector<std::uint32_t>>> contributions_;
-  std::map<Key, Committed> committed_;
+  std::map<Key, std::vector<Version>> committed_;
   std::map<int, std::int64_t> steps_;  // by rank, of this generation: committed last
   std::vector<std::string> endings_;
   std::vector<std::string> violations_;

@@ -122,7 +122,7 @@ class JobRun {
     }
     if (hit.empty()) return kRanks;
     // A rank that is lost while all join ends the start.
-    if (observer_.committed_step() == 0) return 0;
+    if (!observer_.has_committed()) return 0;
     if (all_are_deaths && host(kRanks - 1) == 0) return kRanks - static_cast<int>(hit.size());
     return faults.size() == 1 ? kRanks - 1 : 0;
   }

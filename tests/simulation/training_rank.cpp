@@ -8,7 +8,7 @@
 #include "motley/base/os/file.h"
 #include "motley/collective/kept_gradients.h"
 #include "motley/collective/present_group.h"
-#include "motley/net/derived_session.h"
+#include "motley/train/loop/elastic_session.h"
 #include "motley/train/loop/training_loop.h"
 
 namespace motley::simulation {
@@ -196,23 +196,13 @@ class TrainingRank final : public ElasticRanks {
 
   Result<std::vector<std::vector<int>>> regroup() override {
     note_saved();
-    MOTLEY_ASSIGN(const std::vector<net::Epoch> epochs, session_->regroup(Deadline::after(kJoinSeconds)));
-    std::vector<std::vector<int>> ranks;
-    for (const net::Epoch& epoch : epochs) {
-      shared_.observer.install(epoch.number, epoch.members, shared_.rank);
-      ranks.push_back(epoch.members);
-    }
-    const net::Epoch& last = epochs.back();
-    sessions_.push_back(
-        net::make_partial_session(*session_, last.members, static_cast<std::uint16_t>(last.number)));
-    MOTLEY_ASSIGN(auto group, collective::make_group(*sessions_.back()));
-    group_->use(std::move(group), last.members);
-    context_->present = last.members;
-    shared_.epoch = last.number;
-    return ranks;
+    MOTLEY_ASSIGN(auto epochs, elastic_->regroup(*context_, Deadline::after(kJoinSeconds)));
+    shared_.epoch = elastic_->epoch();
+    shared_.observer.install(shared_.epoch, epochs.back(), shared_.rank);
+    return epochs;
   }
   Status synchronise() override {
-    MOTLEY_ASSIGN(auto reducer, collective::make_reducer(*sessions_.back(), setup_.reducer));
+    MOTLEY_ASSIGN(auto reducer, collective::make_reducer(elastic_->present(), setup_.reducer));
     return sync_->replace(std::move(reducer));
   }
   Status take_over(std::int64_t) override { return {}; }
@@ -227,6 +217,7 @@ class TrainingRank final : public ElasticRanks {
     group_ = std::make_unique<collective::PresentGroup>(size);
     MOTLEY_ASSIGN(auto group, collective::make_group(*session_));
     group_->use(std::move(group), all_ranks(size));
+    elastic_.emplace(*session_, *group_);
     context_.emplace(shared_.rank, size, *session_, *group_, timeline_, kStepSeconds);
     return {};
   }
@@ -293,8 +284,8 @@ class TrainingRank final : public ElasticRanks {
   const RankSetup& setup_;
   Shared shared_;
   std::unique_ptr<net::Session> session_;
-  std::vector<std::unique_ptr<net::Session>> sessions_;  // of each epoch after the first
   std::unique_ptr<collective::PresentGroup> group_;
+  std::optional<ElasticSession> elastic_;
   TimelineRecorder timeline_{0};
   std::optional<RankContext> context_;
   std::optional<LinearSync> sync_;

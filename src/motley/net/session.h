@@ -136,7 +136,7 @@ class Session {
   // and returns the epochs that were installed since the last call, in order; the last one is now that of connections.
   // Ranks keep their numbers. health() is good again, until the next loss; a rank's own error (abort) is final. On one
   // host a lost rank's process has ended by then. kUnavailable where a rank has left in order: those who are left never
-  // agree then.
+  // agree then. kRefused where this rank goes on with nobody: it was put out, or there is no majority. Never kPeerLost.
   virtual Result<std::vector<Epoch>> regroup(const Deadline& deadline);
   // Leaves in order: peers do not take the closed connections for a failure.
   virtual void leave() = 0;

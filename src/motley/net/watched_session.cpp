@@ -106,8 +106,13 @@ Status WatchedSession::connect_all(const Deadline& deadline) {
 Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
   if (!options_.is_elastic) return Session::regroup(deadline);
   std::unique_lock lock(mutex_);
+  const auto final_failure = [this] {
+    Error error = failure_.error;
+    if (error.code == ErrorCode::kPeerLost) error.code = ErrorCode::kRefused;  // no loss that one can go on after
+    return fail(std::move(error));
+  };
   while (epochs_.installed.empty() || !epochs_.is_agreed) {
-    if (failure_.is_final) return fail(failure_.error);
+    if (failure_.is_final) return final_failure();
     for (int rank = 0; rank < membership_.size(); ++rank) {
       if (!peers_.has_left(rank)) continue;
       return fail(Error{ErrorCode::kUnavailable, fmt::format("rank {} has left in order", rank), rank});
@@ -118,7 +123,7 @@ Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
     }
     changed_.wait_for(lock, seconds(std::min(0.1, deadline.remaining())));
   }
-  if (failure_.is_final) return fail(failure_.error);
+  if (failure_.is_final) return final_failure();
   epoch_ = epochs_.installed.back().number;
   std::erase_if(arrivals_, [this](const auto& arrival) { return std::get<0>(arrival.first) < epoch_; });
   failed_.store(false, std::memory_order_release);

@@ -11,6 +11,7 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "motley/base/os/descriptor.h"
 #include "motley/base/text.h"
@@ -136,10 +137,16 @@ Status append_line(const fs::path& path, std::string_view line) {
 
 Status make_folders(const fs::path& path) {
   std::error_code problem;
+  std::vector<fs::path> parents;  // of those that are missing
+  for (fs::path missing = path; !missing.empty() && !fs::exists(missing, problem); missing = missing.parent_path()) {
+    parents.push_back(missing.parent_path());
+  }
   fs::create_directories(path, problem);
   if (problem) {
     return fail(ErrorCode::kIo, "cannot make the folder '{}': {}", path.string(), problem.message());
   }
+  // Else all that is synced below could be lost with a folder's name.
+  for (const fs::path& parent : parents) MOTLEY_TRY(sync_folder(parent));
   return {};
 }
 

@@ -104,28 +104,18 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   if (is_elastic()) {
     auto group = std::make_unique<collective::PresentGroup>(role_.size);
     group->use(std::move(group_), all_ranks(role_.size));
-    elastic_.group = group.get();
+    elastic_.session.emplace(*session_, *group);
     group_ = std::move(group);
   }
   return {};
 }
 
 Result<std::vector<std::vector<int>>> RankWorker::regroup() {
-  const Deadline deadline = Deadline::after(job_.deadline.join);
-  MOTLEY_ASSIGN(const std::vector<net::Epoch> epochs, session_->regroup(deadline));
-  const net::Epoch& last = epochs.back();
-  elastic_.epochs.push_back(
-      net::make_partial_session(*session_, last.members, static_cast<std::uint16_t>(last.number)));
-  MOTLEY_ASSIGN(auto group, collective::make_group(*elastic_.epochs.back()));
-  elastic_.group->use(std::move(group), last.members);
-  context_->present = last.members;
-  std::vector<std::vector<int>> ranks;
-  for (const net::Epoch& epoch : epochs) ranks.push_back(epoch.members);
-  return ranks;
+  return elastic_.session->regroup(*context_, Deadline::after(job_.deadline.join));
 }
 
 Status RankWorker::synchronise() {
-  return replica_->sync->go_on(*elastic_.epochs.back(), elastic_.sync, Deadline::after(job_.deadline.join));
+  return replica_->sync->go_on(elastic_.session->present(), elastic_.sync, Deadline::after(job_.deadline.join));
 }
 
 // The rank that wrote them may have been lost between a step and its line.

@@ -15,6 +15,7 @@
 #include "motley/train/job/job_data.h"
 #include "motley/train/job/run_directory.h"
 #include "motley/train/launch/role.h"
+#include "motley/train/loop/elastic_session.h"
 #include "motley/train/loop/training_loop.h"
 #include "motley/train/step/batch_runners.h"
 #include "motley/train/step/network_state.h"
@@ -104,10 +105,9 @@ class RankWorker final : public PlanFollower, public ElasticRanks {
   std::unique_ptr<net::Session> session_;
   // Of a run that goes on where ranks are lost.
   struct {
-    int minimum = 0;                                    // ranks that it goes on with; 0: it does not
-    std::vector<std::unique_ptr<net::Session>> epochs;  // the ranks that were left; what follows uses the last one
-    collective::PresentGroup* group = nullptr;          // group_
-    ps::ServerOptions sync;                             // how gradients are synchronised
+    int minimum = 0;  // ranks that it goes on with; 0: it does not
+    std::optional<ElasticSession> session;
+    ps::ServerOptions sync;  // how gradients are synchronised
   } elastic_;
   std::unique_ptr<collective::Group> group_;
   struct {
