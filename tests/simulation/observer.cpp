@@ -107,16 +107,19 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
   const std::vector<int>& members = members_[{generation_, epoch}];
   const std::uint64_t hash = hash_weights(weights);
   if (const auto known = std::ranges::find(versions, hash, &Version::hash); known != versions.end()) {
-    known->ranks.insert(rank);
+    known->commits.emplace(rank, epoch);
     return;
   }
   for (const Version& version : versions) {
-    for (const int other : version.ranks) {
-      if (!std::ranges::binary_search(members, other)) continue;
-      violate(fmt::format("after step {} rank {} has other weights than rank {}", step, rank, other));
+    for (const auto& [other, other_epoch] : version.commits) {
+      // Who has committed in an earlier epoch and is not in the later one has been put out before any other did so.
+      const bool goes_on = epoch == other_epoch ||
+                           (other_epoch < epoch ? std::ranges::binary_search(members, other)
+                                                : std::ranges::binary_search(members_[{generation_, other_epoch}], rank));
+      if (goes_on) violate(fmt::format("after step {} rank {} has other weights than rank {}", step, rank, other));
     }
   }
-  versions.push_back({hash, {rank}});
+  versions.push_back({hash, {{rank, epoch}}});
   Simulator::instance().note(fmt::format("step {} is committed, first by rank {} in epoch {}", step, rank, epoch));
 
   std::vector<std::uint32_t> used;

@@ -62,7 +62,7 @@ class Observer {
   // do the step again, in another order of sums.
   struct Version {
     std::uint64_t hash = 0;
-    std::set<int> ranks;  // that have committed it
+    std::set<std::pair<int, std::uint64_t>> commits;  // ranks, and the epochs whose gradients it is of
   };
   using Key = std::pair<int, std::int64_t>;  // generation and step
 

@@ -155,18 +155,30 @@ class JobRun {
       case FaultKind::kDiskFull:
         return cluster_.disk.fill(until);
       case FaultKind::kBitRot:
-        observer_.expect_damage();
-        simulator.note("in " + cluster_.disk.flip_bit(kFolder));
-        return;
+        return damage_newest_checkpoint();
       default:
         return inject_into_links(fault, until);
     }
   }
 
+  // Where there is one before it.
+  void damage_newest_checkpoint() {
+    const auto folder = cluster_.disk.find(fmt::format("{}/checkpoint", kFolder));
+    if (!folder) return;
+    std::vector<std::string> names;
+    for (const auto& [name, inode] : folder->entries) {
+      if (!name.ends_with(".part")) names.push_back(name);
+    }
+    if (names.size() < 2) return;
+    observer_.expect_damage();
+    const std::string file = cluster_.disk.flip_bit(fmt::format("{}/checkpoint/{}", kFolder, names.back()));
+    cluster_.simulator.note("in " + file);
+  }
+
   void inject_into_links(const Fault& fault, double until) {
     const int own = processes_[static_cast<std::size_t>(fault.rank)]->id;
     for (int rank = 0; rank < kRanks; ++rank) {
-      if (rank == fault.rank || (fault.other >= 0 && rank != fault.other)) continue;
+      if (host(rank) == host(fault.rank) || (fault.other >= 0 && rank != fault.other)) continue;
       const int other = processes_[static_cast<std::size_t>(rank)]->id;
       Network& network = cluster_.network;
       if (fault.kind == FaultKind::kReset) network.reset(own, other);

@@ -19,7 +19,7 @@ Fault make_fault(Random& random, Topology topology) {
   fault.kind = drawn < kFaultKinds ? static_cast<FaultKind>(drawn) : drawn % 2 == 0 ? FaultKind::kKill : FaultKind::kStop;
   // Within a host nothing is lost on the way.
   const bool has_links = topology != Topology::kSharedMemory && topology != Topology::kOneHostTcp;
-  if (!has_links && fault.kind >= FaultKind::kSilence && fault.kind <= FaultKind::kSlow) fault.kind = FaultKind::kKill;
+  if (!has_links && fault.kind >= FaultKind::kReset && fault.kind <= FaultKind::kSlow) fault.kind = FaultKind::kKill;
   fault.generation = random.below(4) == 0 ? 2 : 1;
   fault.rank = static_cast<int>(random.below(kRanks));
   const bool is_of_link = fault.kind >= FaultKind::kReset && fault.kind <= FaultKind::kSlow;
