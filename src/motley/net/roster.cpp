@@ -9,6 +9,8 @@ namespace motley::net {
 
 using Kind = RosterMessage::Kind;
 
+constexpr double kContradictions = 3;  // retries that a rank may say that others are lost which this one reaches
+
 bool Roster::is_member(int rank) const {
   return std::ranges::binary_search(epoch_.members, rank);
 }
@@ -36,11 +38,14 @@ Roster::Actions Roster::lose(int rank, double now) {
   return actions;
 }
 
+Roster::Send Roster::suspicion(int to) const {
+  return {to, {.kind = Kind::kSuspect, .epoch = epoch_.number + 1, .members = {lost_.begin(), lost_.end()}}};
+}
+
 // The lowest member that is not lost proposes, and is told by the others: it may still reach whom they have lost.
 void Roster::act_on_loss(double now, double delay, Actions& actions) {
   if (!leads()) {
-    const std::vector<int> lost(lost_.begin(), lost_.end());
-    actions.push_back(Send{reachable().front(), {.kind = Kind::kSuspect, .epoch = epoch_.number + 1, .members = lost}});
+    actions.push_back(suspicion(reachable().front()));
     delay = options_.retry_seconds;
   }
   expect_round(now + delay);
@@ -77,7 +82,13 @@ Roster::Actions Roster::tick(double now) {
 void Roster::start_round(double now, Actions& actions) {
   expect_round(now + patience());
   const std::vector<int> members = reachable();
-  if (!has_majority({members.begin(), members.end()})) return;  // it could only disturb others
+  if (!has_majority({members.begin(), members.end()})) {
+    // A round could only disturb others. One of those who are left may reach more, and put this one out.
+    for (const int rank : members) {
+      if (rank != self_) actions.push_back(suspicion(rank));
+    }
+    return;
+  }
   highest_round_ = std::max(highest_round_, promised_.round) + 1;
   ballot_ = {highest_round_, self_};
   phase_ = Phase::kPreparing;
@@ -124,6 +135,7 @@ void Roster::install(Epoch next, double now, Actions& actions) {
   phase_ = Phase::kIdle;
   next_ = give_up_at_ = kNever;
   highest_round_ = 0;
+  contradicted_since_.clear();
   std::erase_if(lost_, [&](int rank) { return !is_member(rank); });
   std::erase_if(dead_, [&](int rank) { return !is_member(rank); });
   if (!lost_.empty()) {
@@ -139,6 +151,30 @@ void Roster::answer_late(int to, std::uint64_t epoch, Actions& actions) const {
     if (past.number < epoch) continue;
     actions.push_back(Send{to, {.kind = Kind::kInstall, .epoch = past.number, .members = past.members}});
   }
+}
+
+// Of two that have lost each other the higher one goes; a lower one that is gone is missed by all. Where too few would be
+// left that way, and this rank still reaches those that are said to be lost after a while, the one goes that has lost
+// them.
+std::vector<int> Roster::choose_cut(int from, const std::vector<int>& lost_by_it, double now) {
+  if (lost_.contains(from)) return {};
+  std::vector<int> cut;
+  bool reaches_any = false;
+  for (const int rank : lost_by_it) {
+    if (rank == self_ || !is_member(rank) || lost_.contains(rank)) continue;
+    reaches_any = true;
+    if (rank > from) cut.push_back(rank);
+  }
+  const auto is_majority_without = [&](const std::vector<int>& gone) {
+    const std::vector<int> ranks = reachable();
+    std::set<int> left(ranks.begin(), ranks.end());
+    for (const int rank : gone) left.erase(rank);
+    return has_majority(left);
+  };
+  const double since = contradicted_since_.emplace(from, now).first->second;
+  if (!reaches_any || is_majority_without(cut)) return cut;
+  if (now < since + kContradictions * options_.retry_seconds) return {};
+  return is_majority_without({from}) ? std::vector{from} : cut;
 }
 
 Roster::Actions Roster::receive(int from, const RosterMessage& message, double now) {
@@ -157,9 +193,7 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
   };
   switch (message.kind) {
     case Kind::kSuspect:
-      for (const int rank : message.members) {
-        // Of two that have lost each other the higher one goes; a lower one that is gone is missed by all.
-        if (rank < from || rank == self_ || !is_member(rank) || lost_.contains(from) || lost_.contains(rank)) continue;
+      for (const int rank : choose_cut(from, message.members, now)) {
         actions.push_back(Cut{rank});
         std::ranges::move(lose(rank, now), std::back_inserter(actions));
       }
