@@ -36,19 +36,6 @@ Status each_part(std::span<T> values, std::size_t most, const Visit& visit) {
   return {};
 }
 
-constexpr double kHealthSeconds = 0.02;  // between two looks at the session while waiting
-
-// The next message of a rank's connection.
-Result<net::Message> next_message(const net::Session& session, net::Connection& from, int peer, const std::string& what,
-                                  const Deadline& deadline) {
-  for (;;) {
-    auto message = from.receive(Deadline::after(std::min(kHealthSeconds, deadline.remaining())), what);
-    if (message) return message;
-    if (message.error().code != ErrorCode::kTimeout) return fail(find_cause(session, message.error()).within(what));
-    MOTLEY_TRY(check_wait(session, deadline, what, [peer] { return std::vector<int>{peer}; }));
-  }
-}
-
 // Of connections over which rank 0 says where a group's memory is; see StageChannels for more.
 constexpr std::uint32_t kMemoryPurpose = 0x1007;
 constexpr std::uint16_t kMemoryIsAt = 0x120;

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/base/result.h"
+#include "motley/net/connection.h"
 #include "motley/net/session.h"
 
 namespace motley::collective {
@@ -51,6 +53,19 @@ Status check_wait(const net::Session& session, const Deadline& deadline, const s
                     fmt::format("{}: timeout after {:.3g} s of waiting for {}", operation, deadline.allowed(),
                                 describe_ranks(session, ranks)),
                     ranks.empty() ? -1 : session.job_rank(ranks.front())});
+}
+
+inline constexpr double kHealthSeconds = 0.02;  // between two looks at the session while waiting
+
+// The next message of a rank's connection. `what` says what is waited for.
+inline Result<net::Message> next_message(const net::Session& session, net::Connection& from, int peer,
+                                         const std::string& what, const Deadline& deadline) {
+  for (;;) {
+    auto message = from.receive(Deadline::after(std::min(kHealthSeconds, deadline.remaining())), what);
+    if (message) return message;
+    if (message.error().code != ErrorCode::kTimeout) return fail(find_cause(session, message.error()).within(what));
+    MOTLEY_TRY(check_wait(session, deadline, what, [peer] { return std::vector<int>{peer}; }));
+  }
 }
 
 // What is driven. All is called under the driver's lock.
