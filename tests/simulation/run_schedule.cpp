@@ -110,21 +110,25 @@ class JobRun {
     return observer_.finished() > 0;
   }
 
-  // Ranks that a generation's faults must leave alone: on one host those that are not killed; else three where
-  // only one rank has faults. Any majority may be lost where more have, or the disk has.
+  // Ranks that a generation's faults must leave alone: on one host those that are not killed; else all others where one
+  // process is hit, and some where the links of one rank are. A majority may be lost where there are more faults, and
+  // the run ends where the disk fails.
   int least_finished(const std::vector<const Fault*>& faults) const {
     std::set<int> hit;
     bool all_are_deaths = true;
+    bool all_are_of_processes = true;
     for (const Fault* fault : faults) {
       if (fault->kind >= FaultKind::kPowerLoss) return 0;
       hit.insert(fault->rank);
       all_are_deaths = all_are_deaths && fault->kind == FaultKind::kKill;
+      all_are_of_processes = all_are_of_processes && fault->kind <= FaultKind::kStop;
     }
     if (hit.empty()) return kRanks;
     // A rank that is lost while all join ends the start.
     if (!observer_.has_committed()) return 0;
     if (all_are_deaths && host(kRanks - 1) == 0) return kRanks - static_cast<int>(hit.size());
-    return faults.size() == 1 ? kRanks - 1 : 0;
+    if (faults.size() > 1) return 0;
+    return all_are_of_processes ? kRanks - 1 : 1;
   }
 
   void plan(const Fault& fault, int generation) {
@@ -161,7 +165,7 @@ class JobRun {
     }
   }
 
-  // Where there is one before it.
+  // Once, where there is one before it.
   void damage_newest_checkpoint() {
     const auto folder = cluster_.disk.find(fmt::format("{}/checkpoint", kFolder));
     if (!folder) return;
@@ -169,7 +173,7 @@ class JobRun {
     for (const auto& [name, inode] : folder->entries) {
       if (!name.ends_with(".part")) names.push_back(name);
     }
-    if (names.size() < 2) return;
+    if (names.size() < 2 || std::exchange(has_damaged_, true)) return;
     observer_.expect_damage();
     const std::string file = cluster_.disk.flip_bit(fmt::format("{}/checkpoint/{}", kFolder, names.back()));
     cluster_.simulator.note("in " + file);
@@ -197,6 +201,7 @@ class JobRun {
   Observer observer_;
   std::array<RankSetup, kRanks> setups_;
   std::array<Process*, kRanks> processes_{};
+  bool has_damaged_ = false;
 };
 
 }  // namespace
