@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -101,6 +102,9 @@ class JobRun {
     if (!simulator.run(simulator.now() + kPatience)) {
       observer_.violate("a wait never ends: " + simulator.describe_waits());
       return true;
+    }
+    for (const Process* process : processes_) {
+      if (process->status == 128 + SIGABRT) observer_.violate(process->name + " stops by a broken invariant of its own");
     }
     const int least = least_finished(faults);
     if (observer_.finished() < least) {

@@ -117,10 +117,10 @@ void Simulator::end(Process& process, int status) {
   for (const auto& file : process.files) file->changed.wake_all();
 }
 
-void Simulator::kill(Process& process) {
+void Simulator::kill(Process& process, int signal) {
   if (process.has_ended) return;
-  note(fmt::format("{} is killed", process.name));
-  end(process, 128 + SIGKILL);
+  note(fmt::format("{} is killed by signal {}", process.name, signal));
+  end(process, 128 + signal);
 }
 
 void Simulator::stop(Process& process) {
@@ -192,6 +192,7 @@ void Simulator::yield() {
 
 void Simulator::operation() {
   Process& process = *the_running->process;
+  if (process.has_ended) switch_away();  // for ever
   now_ += kOperationSeconds;
   ++process.operations;
   if (!process.at_operation.empty() && process.at_operation.begin()->first <= process.operations) {

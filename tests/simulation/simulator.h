@@ -87,7 +87,7 @@ class Simulator {
 
   Process& start_process(int host, std::string name, std::function<int()> main);
   Process* find(int id);
-  void kill(Process& process);
+  void kill(Process& process, int signal = 9);
   void stop(Process& process);
   void go_on(Process& process);
   const std::deque<std::unique_ptr<Process>>& processes() const { return processes_; }

@@ -356,6 +356,13 @@ long syscall(long number, ...) noexcept {
   return real(number, first, second, third, fourth, fifth, sixth);
 }
 
+void abort() noexcept {
+  if (!Cluster::is_calling()) find_real (&::abort, "abort")();
+  simulator().kill(Cluster::caller(), SIGABRT);
+  simulator().operation();
+  __builtin_unreachable();
+}
+
 // The library's source of nonces and session numbers.
 int RAND_bytes(unsigned char* bytes, int count) {
   MOTLEY_REAL(RAND_bytes, bytes, count);

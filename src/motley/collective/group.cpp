@@ -11,6 +11,7 @@
 #include <functional>
 #include <thread>
 
+#include "motley/base/guard.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/shared_counter.h"
 #include "motley/collective/gradient_reducer.h"
@@ -152,7 +153,8 @@ class SharedGroup final : public Group {
   Slot& slot(int rank) const { return region_->at<Slot>(sizeof(Control))[rank]; }
 
   std::byte* chunk(int rank) const {
-    return region_->data() + sizeof(Control) + size_ * sizeof(Slot) + (2 * rank + sequence_ % 2) * kChunkBytes;
+    const std::uint64_t turn = MOTLEY_KEEPS("group-two-chunks") ? sequence_ % 2 : 0;
+    return region_->data() + sizeof(Control) + size_ * sizeof(Slot) + (2 * rank + turn) * kChunkBytes;
   }
 
   Status synchronise(Operation operation, std::span<const std::byte> mine, std::size_t total,
@@ -165,7 +167,7 @@ class SharedGroup final : public Group {
     own.sequence.store(sequence_, std::memory_order_release);
     auto& arrived = region_->at<Control>(0)->arrived;
     const auto target = static_cast<std::uint32_t>(sequence_ * static_cast<std::uint64_t>(size_));
-    arrived.add(target);
+    if (MOTLEY_KEEPS("group-arrival")) arrived.add(target);
     const auto name = [&] {
       return fmt::format("{}, operation {} of the group", kOperationNames[static_cast<int>(operation)], sequence_);
     };
@@ -296,7 +298,8 @@ class TcpGroup final : public Group {
     const std::string what = name(operation);
     MOTLEY_ASSIGN(const net::Message message, next_message(session_, *peers_[peer], peer, what, deadline));
     const net::Message::Header& header = message.header;
-    if (header.type != static_cast<std::uint16_t>(operation) || header.tag != sequence_ ||
+    if (header.type != static_cast<std::uint16_t>(operation) ||
+        !MOTLEY_GUARD("group-sequence", header.tag == sequence_) ||
         message.payload.size() != into.size()) {
       return fail(Error{ErrorCode::kInvalidInput,
                         fmt::format("{} with {} bytes: rank {} came with operation type {}, number {} and {} bytes",

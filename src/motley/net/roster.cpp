@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "motley/base/guard.h"
+
 namespace motley::net {
 
 using Kind = RosterMessage::Kind;
@@ -95,14 +97,14 @@ void Roster::start_round(double now, Actions& actions) {
   promised_ = ballot_;
   agreed_ = {self_};
   best_ = accepted_;
-  proposal_ = accepted_.round > 0 ? accepted_members_ : members;
+  proposal_ = MOTLEY_GUARD("roster-own-acceptance", accepted_.round == 0) ? members : accepted_members_;
   send_to_members({.kind = Kind::kPrepare, .epoch = epoch_.number + 1, .ballot = ballot_}, actions);
   advance(now, actions);
 }
 
 // Goes on to proposing, and from there to the decision, once a majority agrees.
 void Roster::advance(double now, Actions& actions) {
-  if (phase_ == Phase::kPreparing && has_majority(agreed_)) {
+  if (phase_ == Phase::kPreparing && MOTLEY_GUARD("roster-majority-of-promises", has_majority(agreed_))) {
     phase_ = Phase::kProposing;
     accepted_ = ballot_;
     accepted_members_ = proposal_;
@@ -110,7 +112,9 @@ void Roster::advance(double now, Actions& actions) {
     send_to_members({.kind = Kind::kPropose, .epoch = epoch_.number + 1, .ballot = ballot_, .members = proposal_},
                     actions);
   }
-  if (phase_ == Phase::kProposing && has_majority(agreed_)) install({epoch_.number + 1, proposal_}, now, actions);
+  if (phase_ == Phase::kProposing && MOTLEY_GUARD("roster-majority-of-acceptances", has_majority(agreed_))) {
+    install({epoch_.number + 1, proposal_}, now, actions);
+  }
 }
 
 void Roster::send_to_members(RosterMessage message, Actions& actions) const {
@@ -122,7 +126,7 @@ void Roster::send_to_members(RosterMessage message, Actions& actions) const {
 void Roster::install(Epoch next, double now, Actions& actions) {
   // Those who are put out are told as well, and stop.
   send_to_members({.kind = Kind::kInstall, .epoch = next.number, .members = next.members}, actions);
-  if (!std::ranges::binary_search(next.members, self_)) {
+  if (!MOTLEY_GUARD("roster-own-membership", std::ranges::binary_search(next.members, self_))) {
     stopped_ = true;
     actions.push_back(Stop{fmt::format("the others go on without this rank: epoch {} is of {}", next.number,
                                        fmt::join(next.members, ", "))});
@@ -180,12 +184,12 @@ std::vector<int> Roster::choose_cut(int from, const std::vector<int>& lost_by_it
 Roster::Actions Roster::receive(int from, const RosterMessage& message, double now) {
   Actions actions;
   if (stopped_) return actions;
-  if (message.epoch <= epoch_.number) {
+  if (!MOTLEY_GUARD("roster-past-epoch", message.epoch > epoch_.number)) {
     if (message.kind != Kind::kInstall) answer_late(from, message.epoch, actions);
     return actions;
   }
   // From the future: what lies between comes from whoever installed it, or the sender's next try.
-  if (message.epoch > epoch_.number + 1 || !is_member(from)) return actions;
+  if (!MOTLEY_GUARD("roster-next-epoch", message.epoch <= epoch_.number + 1) || !is_member(from)) return actions;
   highest_round_ = std::max(highest_round_, message.ballot.round);
   const auto answer = [&](Kind kind) -> RosterMessage& {
     actions.push_back(Send{from, {.kind = kind, .epoch = message.epoch, .ballot = message.ballot}});
@@ -199,7 +203,7 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
       }
       break;
     case Kind::kPrepare:
-      if (message.ballot <= promised_) {
+      if (!MOTLEY_GUARD("roster-prepare-ballot", message.ballot > promised_)) {
         answer(Kind::kRefuse).ballot = promised_;
         break;
       }
@@ -211,7 +215,7 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
       }
       break;
     case Kind::kPropose:
-      if (message.ballot < promised_) {
+      if (!MOTLEY_GUARD("roster-propose-ballot", message.ballot >= promised_)) {
         answer(Kind::kRefuse).ballot = promised_;
         break;
       }
@@ -220,16 +224,16 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
       answer(Kind::kAccept);
       break;
     case Kind::kPromise:
-      if (phase_ != Phase::kPreparing || message.ballot != ballot_) break;
+      if (phase_ != Phase::kPreparing || !MOTLEY_GUARD("roster-promised-ballot", message.ballot == ballot_)) break;
       agreed_.insert(from);
-      if (message.accepted > best_) {
+      if (!MOTLEY_GUARD("roster-best-acceptance", message.accepted <= best_)) {
         best_ = message.accepted;
         proposal_ = message.members;
       }
       advance(now, actions);
       break;
     case Kind::kAccept:
-      if (phase_ != Phase::kProposing || message.ballot != ballot_) break;
+      if (phase_ != Phase::kProposing || !MOTLEY_GUARD("roster-accepted-ballot", message.ballot == ballot_)) break;
       agreed_.insert(from);
       advance(now, actions);
       break;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "motley/base/guard.h"
 #include "motley/base/os/signals.h"
 #include "motley/net/socket.h"
 
@@ -25,7 +26,7 @@ Descriptor open_process(std::int64_t process) {
 }
 
 void kill_process(const Descriptor& process) {
-  if (process.valid()) ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+  if (!MOTLEY_GUARD("kill-lost-process", !process.valid())) ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
 }
 
 std::chrono::duration<double> seconds(double value) {
@@ -111,7 +112,7 @@ Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
     if (error.code == ErrorCode::kPeerLost) error.code = ErrorCode::kRefused;  // no loss that one can go on after
     return fail(std::move(error));
   };
-  while (epochs_.installed.empty() || !epochs_.is_agreed) {
+  while (epochs_.installed.empty() || !MOTLEY_GUARD("regroup-agreed", epochs_.is_agreed)) {
     if (failure_.is_final) return final_failure();
     for (int rank = 0; rank < membership_.size(); ++rank) {
       if (!peers_.has_left(rank)) continue;
@@ -155,7 +156,8 @@ Status WatchedSession::judge(const Claim& peer) const {
   // Others may know of an epoch before this rank does.
   const std::uint64_t epoch = epoch_;
   const bool is_control = identity.purpose == kControlPurpose;
-  if (options_.is_elastic && !is_control ? identity.epoch < epoch : identity.epoch != membership_.epoch) {
+  const bool is_current = options_.is_elastic && !is_control ? identity.epoch >= epoch : identity.epoch == membership_.epoch;
+  if (!MOTLEY_GUARD("connection-epoch", is_current)) {
     return fail(ErrorCode::kRefused, "rank {} is in epoch {}, rank {} is in epoch {}", identity.rank, identity.epoch,
                 rank_, epoch);
   }
@@ -359,7 +361,7 @@ void WatchedSession::watch_processes() {
     process.close();
     receive_from(rank);  // its last words
     if (controls_[static_cast<std::size_t>(rank)]) lose(rank, "ended");
-    if (elastic_.roster->is_lost(rank)) apply(elastic_.roster->bury(rank, monotonic_seconds()));
+    if (MOTLEY_GUARD("bury-only-lost", elastic_.roster->is_lost(rank))) apply(elastic_.roster->bury(rank, monotonic_seconds()));
   }
   if (monotonic_seconds() >= elastic_.roster->next()) apply(elastic_.roster->tick(monotonic_seconds()));
 }

@@ -2,12 +2,14 @@
 
 #include <utility>
 
+#include "motley/base/guard.h"
 #include "motley/net/derived_session.h"
 
 namespace motley::train {
 
 Result<std::vector<std::vector<int>>> ElasticSession::regroup(RankContext& context, const Deadline& deadline) {
   MOTLEY_ASSIGN(const std::vector<net::Epoch> epochs, session_.regroup(deadline));
+  if (!MOTLEY_KEEPS("elastic-all-epochs")) unreported_.clear();
   for (const net::Epoch& epoch : epochs) unreported_.push_back(epoch.members);
   const net::Epoch& last = epochs.back();
   epoch_ = last.number;

@@ -31,6 +31,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "motley/base/guard.h"
 #include "motley/base/log.h"
 
 namespace motley::train {
@@ -90,7 +91,9 @@ Status TrainingLoop::begin_step() {
   step.synchronises = synchronises_in(step);
   WindowParts parts = parts_.elastic != nullptr ? cut_window(step) : WindowParts();
   if (step.number == changed_step_) {
-    for (const std::vector<int>& ranks : epochs_) hand_over(parts, ranks, step.plan.shares);
+    for (const std::vector<int>& ranks : epochs_) {
+      if (MOTLEY_KEEPS("loop-hand-over-next")) hand_over(parts, ranks, step.plan.shares);
+    }
   }
   under_way_.emplace();
   under_way_->step = std::move(step);
@@ -264,7 +267,7 @@ Status TrainingLoop::try_to_regroup() {
     reports.resize(static_cast<std::size_t>(context_.size));
     MOTLEY_TRY(context_.group.broadcast(std::as_writable_bytes(std::span(reports)),
                                         static_cast<int>(last - steps.begin()), context_.step_deadline()));
-    if (progress_.step < step) {
+    if (!MOTLEY_GUARD("loop-same-step", progress_.step == step)) {
       MOTLEY_INVARIANT(progress_.step + 1 == step && under_way_ && under_way_->is_reduced,
                        "rank {} has done step {}, another one step {}", context_.rank, progress_.step, step);
       MOTLEY_TRY(commit({std::move(reports)}));
@@ -279,14 +282,17 @@ Status TrainingLoop::try_to_regroup() {
   unsigned all_flags = 0;
   for (unsigned i = 0; i < kFlags; ++i) all_flags |= flags[i] > 0 ? 1U << i : 0U;
   if ((all_flags & kAudit) != 0 && !has_ended_) end();
-  duties_ = (duties_ & kAudit) | (all_flags & kShared) | (has_ended_ ? kPart : 0U);
-  if ((duties_ & kSave) != 0) progress_.saved_step = 0;  // of those who have saved, too
+  const unsigned shared = MOTLEY_KEEPS("loop-common-duties") ? all_flags : duties_;
+  duties_ = (duties_ & kAudit) | (shared & kShared) | (has_ended_ ? kPart : 0U);
+  if ((duties_ & kSave) != 0 && MOTLEY_KEEPS("loop-save-anew")) progress_.saved_step = 0;  // of those who have saved, too
 
   MOTLEY_TRY(parts_.elastic->synchronise());
   changed_step_ = step + 1;
   if (under_way_) {
-    for (const auto& ranks : new_epochs_) hand_over(under_way_->parts, ranks, under_way_->step.plan.shares);
-    under_way_->is_started = under_way_->is_reduced = false;
+    for (const auto& ranks : new_epochs_) {
+      if (MOTLEY_KEEPS("loop-hand-over")) hand_over(under_way_->parts, ranks, under_way_->step.plan.shares);
+    }
+    if (MOTLEY_KEEPS("loop-reduce-anew")) under_way_->is_started = under_way_->is_reduced = false;
     unreported_.clear();
   }
   std::ranges::move(new_epochs_, std::back_inserter(epochs_));
@@ -385,7 +391,9 @@ Status TrainingLoop::learn_from(const AllReports& reports, double ended) {
   }
   unreported_.clear();
   if (is_changed) {
-    MOTLEY_TRY(parts_.plan->keep_to(changed_step_ + 1, epochs_.back()));
+    if (MOTLEY_KEEPS("loop-keep-to-present")) {
+      MOTLEY_TRY(parts_.plan->keep_to(changed_step_ + 1, epochs_.back()));
+    }
     epochs_.clear();
   }
   return {};
