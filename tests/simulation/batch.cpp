@@ -17,7 +17,7 @@ namespace motley::simulation {
 namespace {
 
 constexpr std::uint64_t kSeedsPerProcess = 200;
-constexpr unsigned kSecondsPerSchedule = 60;  // of this machine; then it counts as one that hangs
+constexpr unsigned kSecondsPerSchedule = 20;  // of this machine; then it counts as one that hangs
 
 // What a process has done so far, in memory that it shares with the one that waits for it.
 struct Progress {

@@ -23,7 +23,6 @@ constexpr const char* kGuards[] = {
     "connection-epoch",
     "kill-lost-process",
     "regroup-agreed",
-    "bury-only-lost",
     "roster-majority-of-promises",
     "roster-majority-of-acceptances",
     "roster-prepare-ballot",

@@ -146,6 +146,11 @@ void Observer::save(std::int64_t step) {
   Simulator::instance().note(fmt::format("the checkpoint of step {} counts as written", step));
 }
 
+// A rank that is put out may have written last.
+void Observer::check_progress(std::int64_t step) {
+  if (step < noted_ && generation_ > 1 && step == 0) violate("the file of the progress is gone");
+}
+
 void Observer::restore(std::int64_t step, std::span<const double> weights) {
   first_step_ = step + 1;
   Simulator::instance().note(fmt::format("generation {} goes on after step {}", generation_, step));

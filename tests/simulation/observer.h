@@ -46,6 +46,9 @@ class Observer {
   void commit(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights);
   void save(std::int64_t step);  // a rank was told that the checkpoint is written
   void restore(std::int64_t step, std::span<const double> weights);
+  // Of a file that is replaced again and again: what was written last, and what a later start reads.
+  void note_progress(std::int64_t step) { noted_ = step; }
+  void check_progress(std::int64_t step);
   // Its checkpoints may be damaged, by bits that the disk has lost: the last one may be of no use, not all.
   void expect_damage() { may_be_damaged_ = true; }
   // Where a rank's main function ends: done, or why not.
@@ -73,6 +76,7 @@ class Observer {
   int finished_ = 0;
   std::int64_t first_step_ = 1;  // of this generation
   std::int64_t saved_ = 0;  // acknowledged, in any generation
+  std::int64_t noted_ = 0;
   bool may_be_damaged_ = false;
   std::map<std::pair<int, std::uint64_t>, std::vector<int>> members_;  // by generation and epoch
   std::map<std::pair<std::uint64_t, std::int64_t>, std::map<int, std::vector<std::uint32_t>>> contributions_;

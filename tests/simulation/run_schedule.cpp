@@ -5,7 +5,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 
 #include "tests/simulation/cluster.h"
@@ -23,7 +22,8 @@ constexpr const char* kFolder = "/run";
 class JobRun {
  public:
   JobRun(const Schedule& schedule, bool keeps_notes)
-      : schedule_(schedule), cluster_(schedule.seed), job_(make_job(schedule)), observer_(job_) {
+      : schedule_(schedule), cluster_(schedule.seed), job_(make_job(schedule)), observer_(job_),
+        setups_(static_cast<std::size_t>(schedule.ranks)), processes_(static_cast<std::size_t>(schedule.ranks)) {
     cluster_.simulator.keeps_notes = keeps_notes;
     cluster_.disk.make_folder(kFolder);
     cluster_.disk.sync(*cluster_.disk.find("/"));
@@ -65,8 +65,8 @@ class JobRun {
     RankSetup setup;
     net::SessionOptions& session = setup.session;
     session.rank = rank;
-    session.size = kRanks;
-    const bool is_one_host = host(kRanks - 1) == 0;
+    session.size = schedule_.ranks;
+    const bool is_one_host = host(schedule_.ranks - 1) == 0;
     session.rendezvous = {is_one_host ? "127.0.0.1" : "10.0.0.1", kRendezvousPort};
     session.bind_host = is_one_host ? "127.0.0.1" : fmt::format("10.0.0.{}", 1 + host(rank));
     session.given_secret = true;
@@ -86,7 +86,7 @@ class JobRun {
     observer_.begin_generation();
     cluster_.disk.fill(0);
     simulator.note(fmt::format("start {} of the job", generation));
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < schedule_.ranks; ++rank) {
       setups_[static_cast<std::size_t>(rank)] = make_setup(rank);
       processes_[static_cast<std::size_t>(rank)] =
           &simulator.start_process(host(rank), fmt::format("rank {}", rank), [this, rank] {
@@ -122,17 +122,17 @@ class JobRun {
     bool all_are_deaths = true;
     bool all_are_of_processes = true;
     for (const Fault* fault : faults) {
-      if (fault->kind >= FaultKind::kPowerLoss) return 0;
+      if (fault->kind >= FaultKind::kDiskFull) return 0;
       hit.insert(fault->rank);
       all_are_deaths = all_are_deaths && fault->kind == FaultKind::kKill;
       all_are_of_processes = all_are_of_processes && fault->kind <= FaultKind::kStop;
     }
-    if (hit.empty()) return kRanks;
+    if (hit.empty()) return schedule_.ranks;
     // A rank that is lost while all join ends the start.
     if (!observer_.has_committed()) return 0;
-    if (all_are_deaths && host(kRanks - 1) == 0) return kRanks - static_cast<int>(hit.size());
+    if (all_are_deaths && host(schedule_.ranks - 1) == 0) return schedule_.ranks - static_cast<int>(hit.size());
     if (faults.size() > 1) return 0;
-    return all_are_of_processes ? kRanks - 1 : 1;
+    return all_are_of_processes ? schedule_.ranks - 1 : 1;
   }
 
   void plan(const Fault& fault, int generation) {
@@ -158,12 +158,13 @@ class JobRun {
         simulator.stop(process);
         return simulator.at(until, [&simulator, &process] { simulator.go_on(process); });
       case FaultKind::kPowerLoss:
+      case FaultKind::kBitRot:
         for (Process* each : processes_) simulator.kill(*each);
-        return cluster_.disk.lose_power();
+        cluster_.disk.lose_power();
+        if (fault.kind == FaultKind::kBitRot) damage_newest_checkpoint();
+        return;
       case FaultKind::kDiskFull:
         return cluster_.disk.fill(until);
-      case FaultKind::kBitRot:
-        return damage_newest_checkpoint();
       default:
         return inject_into_links(fault, until);
     }
@@ -185,7 +186,7 @@ class JobRun {
 
   void inject_into_links(const Fault& fault, double until) {
     const int own = processes_[static_cast<std::size_t>(fault.rank)]->id;
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < schedule_.ranks; ++rank) {
       if (host(rank) == host(fault.rank) || (fault.other >= 0 && rank != fault.other)) continue;
       const int other = processes_[static_cast<std::size_t>(rank)]->id;
       Network& network = cluster_.network;
@@ -203,8 +204,8 @@ class JobRun {
   Cluster cluster_;
   const LinearJob job_;
   Observer observer_;
-  std::array<RankSetup, kRanks> setups_;
-  std::array<Process*, kRanks> processes_{};
+  std::vector<RankSetup> setups_;  // by rank, as are the processes
+  std::vector<Process*> processes_;
   bool has_damaged_ = false;
 };
 

@@ -11,27 +11,43 @@ namespace {
 
 constexpr double kJobSeconds = 0.6;          // that a job takes about, without faults
 constexpr std::uint64_t kOperations = 4000;  // the same, of a rank
+constexpr double kSilenceSeconds = 1;        // after which a rank counts as lost
 
-Fault make_fault(Random& random, Topology topology) {
-  Fault fault;
-  // Half of all are losses of a rank.
+FaultKind draw_kind(Random& random, Topology topology) {
+  // Half of all are losses of a rank; within a host nothing is lost on the way.
+  const bool has_links = topology == Topology::kHostEach || topology == Topology::kTwoHosts;
   const std::uint64_t drawn = random.below(2 * kFaultKinds);
-  fault.kind = drawn < kFaultKinds ? static_cast<FaultKind>(drawn) : drawn % 2 == 0 ? FaultKind::kKill : FaultKind::kStop;
-  // Within a host nothing is lost on the way.
-  const bool has_links = topology != Topology::kSharedMemory && topology != Topology::kOneHostTcp;
-  if (!has_links && fault.kind >= FaultKind::kReset && fault.kind <= FaultKind::kSlow) fault.kind = FaultKind::kKill;
+  if (drawn >= kFaultKinds) return drawn % 2 == 0 ? FaultKind::kKill : FaultKind::kStop;
+  const auto kind = static_cast<FaultKind>(drawn);
+  return !has_links && kind >= FaultKind::kReset && kind <= FaultKind::kSlow ? FaultKind::kKill : kind;
+}
+
+Fault make_fault(Random& random, const Schedule& schedule) {
+  Fault fault;
+  fault.kind = draw_kind(random, schedule.topology);
   fault.generation = random.below(4) == 0 ? 2 : 1;
-  fault.rank = static_cast<int>(random.below(kRanks));
+  fault.rank = static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks)));
   const bool is_of_link = fault.kind >= FaultKind::kReset && fault.kind <= FaultKind::kSlow;
-  if (is_of_link && random.below(2) == 0) fault.other = (fault.rank + 1 + static_cast<int>(random.below(kRanks - 1))) % kRanks;
+  if (is_of_link && random.below(2) == 0) {
+    fault.other = (fault.rank + 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks - 1)))) %
+                  schedule.ranks;
+  }
   fault.seconds = random.below(3) == 0 ? 0.05 + 0.3 * random.uniform() : 0.5 + 4 * random.uniform();
-  if (fault.kind == FaultKind::kSlow) fault.seconds = 0.2 + random.uniform();
   if (random.below(2) == 0) {
     fault.operation = 1 + random.below(kOperations);
   } else {
     fault.at = kJobSeconds * random.uniform();
   }
   return fault;
+}
+
+// Soon after the one before it, or when what that one has silenced counts as lost: while the others agree on who is left.
+void follow(Random& random, Fault& fault, const Fault& before) {
+  fault.generation = before.generation;
+  fault.operation = 0;
+  fault.at = before.at + (random.below(2) == 0 ? 0.03 : 0.2) * random.uniform();
+  const bool is_silent = before.kind != FaultKind::kKill && before.kind != FaultKind::kReset;
+  if (is_silent && random.below(2) == 0) fault.at += kSilenceSeconds - 0.05;
 }
 
 }  // namespace
@@ -42,12 +58,18 @@ Schedule make_schedule(std::uint64_t seed) {
   Schedule schedule;
   schedule.seed = seed;
   schedule.topology = static_cast<Topology>(random.below(kTopologies));
+  if (schedule.topology == Topology::kHostEach) schedule.ranks = kMostRanks;
   schedule.has_large_buckets = random.below(8) == 0;
   const std::size_t count = 3 + random.below(2);
-  while (schedule.faults.size() < count ||
-         std::ranges::all_of(schedule.faults, [&](const Fault& fault) { return fault.kind == schedule.faults.front().kind; })) {
-    if (schedule.faults.size() == count) schedule.faults.pop_back();
-    schedule.faults.push_back(make_fault(random, schedule.topology));
+  while (schedule.faults.size() < count) {
+    Fault fault = make_fault(random, schedule);
+    if (!schedule.faults.empty() && schedule.faults.back().operation == 0 && random.below(3) != 0) {
+      follow(random, fault, schedule.faults.back());
+    }
+    schedule.faults.push_back(fault);
+    const bool is_one_kind = std::ranges::all_of(
+        schedule.faults, [&](const Fault& each) { return each.kind == schedule.faults.front().kind; });
+    if (schedule.faults.size() == count && is_one_kind) schedule.faults.pop_back();
   }
   std::ranges::stable_sort(schedule.faults, {}, &Fault::generation);
   return schedule;
@@ -78,7 +100,7 @@ std::string describe(const Fault& fault) {
       case FaultKind::kDiskFull:
         return fmt::format("the disk is full for {:.3g} s", fault.seconds);
       case FaultKind::kBitRot:
-        return std::string("a bit of a checkpoint's file changes");
+        return std::string("the power fails, and a bit of the newest checkpoint changes");
     }
     return std::string();
   }();
@@ -88,7 +110,7 @@ std::string describe(const Fault& fault) {
 std::string describe(const Schedule& schedule) {
   constexpr const char* kTopologyNames[] = {"on one host, over shared memory", "on one host, over TCP",
                                             "each on a host of its own", "on two hosts, two each"};
-  std::string text = fmt::format("seed {}: {} ranks {}{}\n", schedule.seed, kRanks,
+  std::string text = fmt::format("seed {}: {} ranks {}{}\n", schedule.seed, schedule.ranks,
                                  kTopologyNames[static_cast<int>(schedule.topology)],
                                  schedule.has_large_buckets ? ", with large buckets" : "");
   for (const Fault& fault : schedule.faults) text += "  " + describe(fault) + "\n";

@@ -15,9 +15,9 @@ enum class FaultKind : std::uint8_t {
   kSilence,    // nothing goes between two ranks, or a rank and all others, for a while
   kHalfOpen,   // the same one way only
   kSlow,       // bytes take longer between two ranks, for a while
-  kPowerLoss,  // all processes end, and what the disk has not synced may be lost
   kDiskFull,   // nothing can be written, for a while
-  kBitRot,     // a bit of a file changes
+  kPowerLoss,  // all processes end, and what the disk has not synced may be lost
+  kBitRot,     // the same, and a bit of the newest checkpoint changes
 };
 inline constexpr int kFaultKinds = 9;
 
@@ -35,15 +35,15 @@ struct Fault {
 enum class Topology : std::uint8_t { kSharedMemory, kOneHostTcp, kHostEach, kTwoHosts };
 inline constexpr int kTopologies = 4;
 
+inline constexpr int kFewestRanks = 4, kMostRanks = 5;
+
 struct Schedule {
   std::uint64_t seed = 0;  // of all that is drawn beside the faults
   Topology topology = Topology::kSharedMemory;
+  int ranks = kFewestRanks;
   bool has_large_buckets = false;
   std::vector<Fault> faults;
 };
-
-inline constexpr int kRanks = 4;
-inline constexpr int kFaultyGenerations = 2;  // those after them have none
 
 Schedule make_schedule(std::uint64_t seed);
 std::string describe(const Fault& fault);

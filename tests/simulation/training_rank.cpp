@@ -1,8 +1,11 @@
 #include "tests/simulation/training_rank.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
+#include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "motley/base/os/file.h"
@@ -18,6 +21,7 @@ using namespace train;  // NOLINT: this file plays a part of it
 
 constexpr double kStepSeconds = 30;
 constexpr double kJoinSeconds = 20;
+constexpr int kProgressLines = 100;
 
 std::span<const double> as_doubles(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const double*>(bytes.data()), bytes.size() / sizeof(double)};
@@ -62,7 +66,10 @@ class LinearSync final : public GradientSync {
       const auto own = reducer_.buffer(bucket);
       auto* values = reinterpret_cast<double*>(own.data());
       const std::size_t count = own.size() / sizeof(double);
-      for (std::size_t i = 0; i < count; ++i) values[i] = weight_ > 0 ? shared_.gradient[begin + i] / weight_ : 0;
+      constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();  // of no weight it is not looked at
+      for (std::size_t i = 0; i < count; ++i) {
+        values[i] = weight_ > 0 ? shared_.gradient[begin + i] / weight_ : kNothing;
+      }
       begin += count;
       MOTLEY_TRY(reducer_.start(static_cast<std::uint64_t>(step_), bucket, weight_));
     }
@@ -273,12 +280,37 @@ class TrainingRank final : public ElasticRanks {
       MOTLEY_ASSIGN(start.files[kWeightsFile], state.model.weights(0));
     }
     MOTLEY_TRY(checkpoints_->restore(std::move(start), state, [](Status loaded) { return loaded; }));
-    if (context_->writes()) shared_.observer.restore(progress_.step, shared_.weights);
+    if (context_->writes()) {
+      shared_.observer.restore(progress_.step, shared_.weights);
+      MOTLEY_ASSIGN(const std::int64_t noted, read_progress());
+      shared_.observer.check_progress(noted);
+    }
     if (progress_.next_evaluation == 0) progress_.next_evaluation = 1;
     return {};
   }
 
-  void note_saved() const { shared_.observer.save(progress_.saved_step); }
+  void note_saved() {
+    shared_.observer.save(progress_.saved_step);
+    if (!context_->writes() || std::exchange(noted_step_, progress_.saved_step) == progress_.saved_step) return;
+    // A file that is written anew each time, in place of the one before.
+    const std::string text = fmt::format("{:08}\n", progress_.saved_step);
+    std::string content;
+    for (int line = 0; line < kProgressLines; ++line) content += text;
+    if (write_file(setup_.folder / "progress", content)) shared_.observer.note_progress(progress_.saved_step);
+  }
+
+  // Some content that was written, whole; 0: there is none yet.
+  Result<std::int64_t> read_progress() const {
+    const auto content = read_file(setup_.folder / "progress");
+    if (!content && content.error().code == ErrorCode::kInvalidInput) return 0;
+    if (!content) return fail(content.error());
+    std::int64_t step = 0;
+    std::from_chars(content->data(), content->data() + std::min<std::size_t>(content->size(), 8), step);
+    std::string expected;
+    for (int line = 0; line < kProgressLines; ++line) expected += fmt::format("{:08}\n", step);
+    if (*content != expected) return fail(ErrorCode::kInternal, "the file of the progress is torn");
+    return step;
+  }
 
   const RankSetup& setup_;
   Shared shared_;
@@ -291,6 +323,7 @@ class TrainingRank final : public ElasticRanks {
   std::optional<Checkpoints> checkpoints_;
   NoFollower follower_;
   RunProgress progress_;
+  std::int64_t noted_step_ = 0;
 };
 
 }  // namespace

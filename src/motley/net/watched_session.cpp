@@ -361,7 +361,7 @@ void WatchedSession::watch_processes() {
     process.close();
     receive_from(rank);  // its last words
     if (controls_[static_cast<std::size_t>(rank)]) lose(rank, "ended");
-    if (MOTLEY_GUARD("bury-only-lost", elastic_.roster->is_lost(rank))) apply(elastic_.roster->bury(rank, monotonic_seconds()));
+    if (elastic_.roster->is_lost(rank)) apply(elastic_.roster->bury(rank, monotonic_seconds()));
   }
   if (monotonic_seconds() >= elastic_.roster->next()) apply(elastic_.roster->tick(monotonic_seconds()));
 }
