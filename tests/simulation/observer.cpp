@@ -70,7 +70,7 @@ Observer::Observer(const LinearJob& job) : job_(job) {
 
 void Observer::begin_generation() {
   ++generation_;
-  finished_ = 0;
+  finished_ = finished_workers_ = 0;
   contributions_.clear();
   steps_.clear();
   endings_.clear();
@@ -172,12 +172,23 @@ void Observer::finish(int rank, const Status& done, std::int64_t step) {
     if (step != job_.steps) violate(fmt::format("rank {} is done after step {}", rank, step));
     return;
   }
-  const Error& error = done.error();
-  const std::string text = fmt::format("rank {} ends with {}: {}", rank, static_cast<int>(error.code), error.message);
+  check_ending(fmt::format("rank {}", rank), done.error());
+}
+
+void Observer::finish_worker(int rank, const Status& done) {
+  if (!done) return check_ending(fmt::format("worker {} of the server's job", rank), done.error());
+  ++finished_workers_;
+  Simulator::instance().note(fmt::format("worker {} of the server's job is done", rank));
+}
+
+// What a fault may lead to, and nothing else.
+void Observer::check_ending(const std::string& who, const Error& error) {
+  const std::string text = fmt::format("{} ends ({}): {}", who, to_string(error.code), error.message);
   Simulator::instance().note(text);
   endings_.push_back(text);
   switch (error.code) {
     case ErrorCode::kPeerLost:
+    case ErrorCode::kServerLost:
     case ErrorCode::kTimeout:
     case ErrorCode::kUnavailable:
     case ErrorCode::kRefused:

@@ -53,14 +53,18 @@ class Observer {
   void expect_damage() { may_be_damaged_ = true; }
   // Where a rank's main function ends: done, or why not.
   void finish(int rank, const Status& done, std::int64_t step);
+  // The same of a worker of the job that has a server.
+  void finish_worker(int rank, const Status& done);
   void violate(const std::string& text);
 
   const std::vector<std::string>& violations() const { return violations_; }
   bool has_committed() const { return !steps_.empty(); }  // in this generation
+  int finished_workers() const { return finished_workers_; }
   int finished() const { return finished_; }  // ranks of this generation that have done all
   const std::vector<std::string>& endings() const { return endings_; }  // of ranks of this generation that have not
 
  private:
+  void check_ending(const std::string& who, const Error& error);
   // The weights after a step. A rank may be lost after it has committed one and before any other has: then the others
   // do the step again, in another order of sums.
   struct Version {
@@ -74,6 +78,7 @@ class Observer {
   std::vector<std::vector<std::uint32_t>> windows_;         // the samples of each step, ascending
   int generation_ = 0;
   int finished_ = 0;
+  int finished_workers_ = 0;
   std::int64_t first_step_ = 1;  // of this generation
   std::int64_t saved_ = 0;  // acknowledged, in any generation
   std::int64_t noted_ = 0;

@@ -5,9 +5,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "tests/simulation/cluster.h"
+#include "tests/simulation/server_job.h"
 #include "tests/simulation/training_rank.h"
 
 namespace motley::simulation {
@@ -16,14 +18,14 @@ namespace {
 constexpr int kGenerations = 4;           // by then the job must be done
 constexpr double kPatience = 400;         // seconds in which all waits of a generation end
 constexpr double kSlowSeconds = 30e-3;    // what a slow link adds on average
-constexpr std::uint16_t kRendezvousPort = 29400;
+constexpr std::uint16_t kRendezvousPort = 29400, kServedRendezvousPort = 29401, kServerPort = 29500;
 constexpr const char* kFolder = "/run";
 
 class JobRun {
  public:
   JobRun(const Schedule& schedule, bool keeps_notes)
       : schedule_(schedule), cluster_(schedule.seed), job_(make_job(schedule)), observer_(job_),
-        setups_(static_cast<std::size_t>(schedule.ranks)), processes_(static_cast<std::size_t>(schedule.ranks)) {
+        setups_(static_cast<std::size_t>(schedule.ranks)), processes_(static_cast<std::size_t>(schedule.processes())) {
     cluster_.simulator.keeps_notes = keeps_notes;
     cluster_.disk.make_folder(kFolder);
     cluster_.disk.sync(*cluster_.disk.find("/"));
@@ -50,7 +52,8 @@ class JobRun {
     return job;
   }
 
-  int host(int rank) const {
+  int host(int process) const {
+    const int rank = process % schedule_.ranks;
     switch (schedule_.topology) {
       case Topology::kHostEach:
         return rank;
@@ -66,9 +69,8 @@ class JobRun {
     net::SessionOptions& session = setup.session;
     session.rank = rank;
     session.size = schedule_.ranks;
-    const bool is_one_host = host(schedule_.ranks - 1) == 0;
-    session.rendezvous = {is_one_host ? "127.0.0.1" : "10.0.0.1", kRendezvousPort};
-    session.bind_host = is_one_host ? "127.0.0.1" : fmt::format("10.0.0.{}", 1 + host(rank));
+    session.rendezvous = {address(0), kRendezvousPort};
+    session.bind_host = address(rank);
     session.given_secret = true;
     session.join_seconds = 10;
     session.silence_seconds = 1;
@@ -80,19 +82,47 @@ class JobRun {
     return setup;
   }
 
-  // True once the job is done.
+  void start(int process, std::function<int()> main, bool is_service = false) {
+    processes_[static_cast<std::size_t>(process)] = &cluster_.simulator.start_process(
+        host(process), schedule_.name(process), std::move(main), is_service);
+  }
+
+  void start_processes() {
+    for (int rank = 0; rank < schedule_.ranks; ++rank) {
+      RankSetup& setup = setups_[static_cast<std::size_t>(rank)];
+      setup = make_setup(rank);
+      start(rank, [this, &setup] { return is_trained_ ? 0 : run_training_rank(setup, job_, observer_); });
+    }
+    const int server = schedule_.ranks;
+    for (int worker = 0; worker < kServerWorkers; ++worker) {
+      const int process = server + 1 + worker;
+      ServerJobSetup& setup = server_setups_[static_cast<std::size_t>(worker)];
+      setup.session = make_setup(process).session;
+      setup.session.job = "served";
+      setup.session.rank = worker;
+      setup.session.size = kServerWorkers;
+      setup.session.is_elastic = false;
+      setup.session.silence_seconds = 5;
+      setup.session.rendezvous = {address(server + 1), kServedRendezvousPort};
+      setup.server = {address(server), kServerPort};
+      setup.shares_memory = schedule_.topology == Topology::kSharedMemory;
+      start(process, [this, &setup] { return is_served_ ? 0 : run_server_worker(setup, observer_); });
+    }
+    start(server, [this] { return run_parameter_server(server_setups_.front()); }, true);
+  }
+
+  std::string address(int process) const {
+    return is_one_host() ? "127.0.0.1" : fmt::format("10.0.0.{}", 1 + host(process));
+  }
+  bool is_one_host() const { return host(schedule_.ranks - 1) == 0; }
+
+  // True once the jobs are done.
   bool run_generation(int generation) {
     Simulator& simulator = cluster_.simulator;
     observer_.begin_generation();
     cluster_.disk.fill(0);
     simulator.note(fmt::format("start {} of the job", generation));
-    for (int rank = 0; rank < schedule_.ranks; ++rank) {
-      setups_[static_cast<std::size_t>(rank)] = make_setup(rank);
-      processes_[static_cast<std::size_t>(rank)] =
-          &simulator.start_process(host(rank), fmt::format("rank {}", rank), [this, rank] {
-            return run_training_rank(setups_[static_cast<std::size_t>(rank)], job_, observer_);
-          });
-    }
+    start_processes();
     std::vector<const Fault*> faults;
     for (const Fault& fault : schedule_.faults) {
       if (fault.generation != generation) continue;
@@ -106,12 +136,18 @@ class JobRun {
     for (const Process* process : processes_) {
       if (process->status == 128 + SIGABRT) observer_.violate(process->name + " stops by a broken invariant of its own");
     }
-    const int least = least_finished(faults);
+    cluster_.simulator.kill(*processes_[static_cast<std::size_t>(schedule_.ranks)]);
+    if (faults.empty() && !is_served_ && observer_.finished_workers() < kServerWorkers) {
+      observer_.violate(fmt::format("the server's job is not done: {}", fmt::join(observer_.endings(), "; ")));
+    }
+    is_served_ = is_served_ || observer_.finished_workers() == kServerWorkers;
+    const int least = is_trained_ ? 0 : least_finished(faults);
     if (observer_.finished() < least) {
       observer_.violate(fmt::format("{} ranks have done the job, at least {} were to: {}", observer_.finished(), least,
                                     fmt::join(observer_.endings(), "; ")));
     }
-    return observer_.finished() > 0;
+    is_trained_ = is_trained_ || observer_.finished() > 0;
+    return is_trained_ && is_served_;
   }
 
   // Ranks that a generation's faults must leave alone: on one host those that are not killed; else all others where one
@@ -123,6 +159,7 @@ class JobRun {
     bool all_are_of_processes = true;
     for (const Fault* fault : faults) {
       if (fault->kind >= FaultKind::kDiskFull) return 0;
+      if (fault->rank >= schedule_.ranks) continue;
       hit.insert(fault->rank);
       all_are_deaths = all_are_deaths && fault->kind == FaultKind::kKill;
       all_are_of_processes = all_are_of_processes && fault->kind <= FaultKind::kStop;
@@ -130,7 +167,7 @@ class JobRun {
     if (hit.empty()) return schedule_.ranks;
     // A rank that is lost while all join ends the start.
     if (!observer_.has_committed()) return 0;
-    if (all_are_deaths && host(schedule_.ranks - 1) == 0) return schedule_.ranks - static_cast<int>(hit.size());
+    if (all_are_deaths && is_one_host()) return schedule_.ranks - static_cast<int>(hit.size());
     if (faults.size() > 1) return 0;
     return all_are_of_processes ? schedule_.ranks - 1 : 1;
   }
@@ -149,7 +186,7 @@ class JobRun {
   void inject(const Fault& fault) {
     Simulator& simulator = cluster_.simulator;
     Process& process = *processes_[static_cast<std::size_t>(fault.rank)];
-    simulator.note("FAULT: " + describe(fault));
+    simulator.note("FAULT: " + describe(schedule_, fault));
     const double until = simulator.now() + fault.seconds;
     switch (fault.kind) {
       case FaultKind::kKill:
@@ -206,7 +243,10 @@ class JobRun {
   Observer observer_;
   std::vector<RankSetup> setups_;  // by rank, as are the processes
   std::vector<Process*> processes_;
+  std::array<ServerJobSetup, kServerWorkers> server_setups_;
   bool has_damaged_ = false;
+  bool is_trained_ = false;
+  bool is_served_ = false;
 };
 
 }  // namespace

@@ -26,7 +26,9 @@ Fault make_fault(Random& random, const Schedule& schedule) {
   Fault fault;
   fault.kind = draw_kind(random, schedule.topology);
   fault.generation = random.below(4) == 0 ? 2 : 1;
-  fault.rank = static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks)));
+  const bool is_of_process = fault.kind == FaultKind::kKill || fault.kind == FaultKind::kStop;
+  const int choices = is_of_process && random.below(3) == 0 ? schedule.processes() : schedule.ranks;
+  fault.rank = static_cast<int>(random.below(static_cast<std::uint64_t>(choices)));
   const bool is_of_link = fault.kind >= FaultKind::kReset && fault.kind <= FaultKind::kSlow;
   if (is_of_link && random.below(2) == 0) {
     fault.other = (fault.rank + 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks - 1)))) %
@@ -75,17 +77,23 @@ Schedule make_schedule(std::uint64_t seed) {
   return schedule;
 }
 
-std::string describe(const Fault& fault) {
-  const std::string when = fault.operation > 0 ? fmt::format("before system call {} of rank {}", fault.operation, fault.rank)
+std::string Schedule::name(int process) const {
+  if (process < ranks) return fmt::format("rank {}", process);
+  return process == ranks ? std::string("the server") : fmt::format("the server's worker {}", process - ranks - 1);
+}
+
+std::string describe(const Schedule& schedule, const Fault& fault) {
+  const std::string who = schedule.name(fault.rank);
+  const std::string when = fault.operation > 0 ? fmt::format("before system call {} of {}", fault.operation, who)
                                                : fmt::format("after {:.4f} s", fault.at);
   const std::string link = fault.other < 0 ? fmt::format("rank {} and all others", fault.rank)
                                            : fmt::format("rank {} and rank {}", fault.rank, fault.other);
   const std::string what = [&] {
     switch (fault.kind) {
       case FaultKind::kKill:
-        return fmt::format("rank {} is killed", fault.rank);
+        return who + " is killed";
       case FaultKind::kStop:
-        return fmt::format("rank {} is stopped for {:.3g} s", fault.rank, fault.seconds);
+        return fmt::format("{} is stopped for {:.3g} s", who, fault.seconds);
       case FaultKind::kReset:
         return fmt::format("the connections between {} are reset", link);
       case FaultKind::kSilence:
@@ -110,10 +118,10 @@ std::string describe(const Fault& fault) {
 std::string describe(const Schedule& schedule) {
   constexpr const char* kTopologyNames[] = {"on one host, over shared memory", "on one host, over TCP",
                                             "each on a host of its own", "on two hosts, two each"};
-  std::string text = fmt::format("seed {}: {} ranks {}{}\n", schedule.seed, schedule.ranks,
+  std::string text = fmt::format("seed {}: {} ranks {}{}; beside them a server with two workers\n", schedule.seed, schedule.ranks,
                                  kTopologyNames[static_cast<int>(schedule.topology)],
                                  schedule.has_large_buckets ? ", with large buckets" : "");
-  for (const Fault& fault : schedule.faults) text += "  " + describe(fault) + "\n";
+  for (const Fault& fault : schedule.faults) text += "  " + describe(schedule, fault) + "\n";
   return text;
 }
 

@@ -24,8 +24,8 @@ inline constexpr int kFaultKinds = 9;
 struct Fault {
   FaultKind kind = FaultKind::kKill;
   int generation = 1;           // start of the job
-  int rank = 0;
-  int other = -1;               // rank; -1: all others
+  int rank = 0;                 // or what comes after the last one: the server, its two workers
+  int other = -1;               // rank; -1: all other ranks
   double at = 0;                // seconds after the generation's start, where `operation` is 0
   std::uint64_t operation = 0;  // before this call of the system by the rank
   double seconds = 0;           // how long it lasts
@@ -43,10 +43,13 @@ struct Schedule {
   int ranks = kFewestRanks;
   bool has_large_buckets = false;
   std::vector<Fault> faults;
+
+  int processes() const { return ranks + 3; }
+  std::string name(int process) const;
 };
 
 Schedule make_schedule(std::uint64_t seed);
-std::string describe(const Fault& fault);
+std::string describe(const Schedule& schedule, const Fault& fault);
 std::string describe(const Schedule& schedule);
 
 }  // namespace motley::simulation

@@ -62,13 +62,14 @@ Simulator& Simulator::instance() {
   return *the_instance;
 }
 
-Process& Simulator::start_process(int host, std::string name, std::function<int()> main) {
+Process& Simulator::start_process(int host, std::string name, std::function<int()> main, bool is_service) {
   auto process = std::make_unique<Process>();
   process->id = kFirstProcess + static_cast<int>(processes_.size());
   process->host = host;
   process->name = std::move(name);
   Process& started = *processes_.emplace_back(std::move(process));
-  ++alive_;
+  started.is_service = is_service;
+  if (!is_service) ++alive_;
   start_thread(started, [this, &started, main = std::move(main)] { end(started, main()); });
   return started;
 }
@@ -101,7 +102,7 @@ Thread* Simulator::find_thread(std::uint64_t number) {
 // Its threads never run again; what it had open is closed by the system.
 void Simulator::end(Process& process, int status) {
   if (std::exchange(process.has_ended, true)) return;
-  --alive_;
+  if (!process.is_service) --alive_;
   process.status = status;
   for (Thread* thread : process.threads) {
     thread->has_ended = true;

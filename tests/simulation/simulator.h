@@ -58,6 +58,7 @@ struct Process {
   int id = 0;
   int host = 0;
   std::string name;
+  bool is_service = false;  // run() does not wait for its end
   bool has_ended = false;
   bool is_stopped = false;
   int status = 0;  // what its main function has returned; 128 + signal where it was killed
@@ -85,7 +86,7 @@ class Simulator {
   Random& random() { return random_; }
   bool chance(double probability) { return random_.uniform() < probability; }
 
-  Process& start_process(int host, std::string name, std::function<int()> main);
+  Process& start_process(int host, std::string name, std::function<int()> main, bool is_service = false);
   Process* find(int id);
   void kill(Process& process, int signal = 9);
   void stop(Process& process);
@@ -96,7 +97,7 @@ class Simulator {
   Thread* find_thread(std::uint64_t number);
 
   void at(double time, std::function<void()> act);
-  // Until all processes have ended, or the time; false: the time has come, or nothing will ever happen.
+  // Until all processes but services have ended, or the time; false: the time has come, or nothing will ever happen.
   bool run(double until);
 
   // Of the thread that runs. Another one may run now.
@@ -143,7 +144,7 @@ class Simulator {
   std::deque<std::unique_ptr<Process>> processes_;
   std::deque<std::unique_ptr<Thread>> threads_;  // by number
   std::vector<Thread*> runnable_;
-  int alive_ = 0;  // processes
+  int alive_ = 0;  // processes that are no services
   int next_descriptor_;
   std::unordered_map<int, std::shared_ptr<File>> files_;
   std::unordered_map<const void*, WaitQueue> queues_;  // of what threads wait for by its address
