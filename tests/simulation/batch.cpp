@@ -3,13 +3,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "motley/base/clock.h"
 #include "tests/simulation/mutants.h"
 #include "tests/simulation/run_schedule.h"
 
@@ -25,6 +25,14 @@ struct Progress {
   bool has_failed;
   char violation[1024];
 };
+
+// Of processors, by the processes that have ended.
+double children_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_CHILDREN, &usage);
+  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
 
 // Runs seeds up to the first that fails.
 [[noreturn]] void run_seeds(Progress& progress, std::uint64_t end, const std::string& mutant) {
@@ -50,7 +58,7 @@ BatchResult run_batch(const BatchOptions& options) {
   auto* progress = static_cast<Progress*>(
       ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   BatchResult result;
-  const double begin = monotonic_seconds();
+  const double begin = children_seconds();
   const std::uint64_t end = options.first_seed + options.schedules;
   std::uint64_t next = options.first_seed;
   while (next < end && result.failures.size() < options.most_failures) {
@@ -71,7 +79,7 @@ BatchResult run_batch(const BatchOptions& options) {
     result.schedules += progress->seed - next + (is_whole ? 0 : 1);
     next = progress->seed + (is_whole ? 0 : 1);
   }
-  result.seconds = monotonic_seconds() - begin;
+  result.seconds = children_seconds() - begin;
   ::munmap(progress, sizeof(Progress));
   return result;
 }

@@ -15,7 +15,7 @@ struct Failure {
 
 struct BatchResult {
   std::uint64_t schedules = 0;  // that were run
-  double seconds = 0;
+  double seconds = 0;           // of one processor
   std::vector<Failure> failures;
 };
 

@@ -74,6 +74,7 @@ void Observer::begin_generation() {
   contributions_.clear();
   steps_.clear();
   endings_.clear();
+  awaited_.clear();
   first_step_ = 1;
 }
 
@@ -89,6 +90,18 @@ void Observer::install(std::uint64_t epoch, const std::vector<int>& members, int
     violate(fmt::format("epoch {} is of ranks {} by rank {}, and of {} by another one", epoch, fmt::join(members, ", "),
                         rank, fmt::join(known->second, ", ")));
   }
+  const auto is_due = [&](const Awaited& awaited) { return awaited.rank == rank && awaited.epoch <= epoch; };
+  while (true) {
+    const auto found = std::ranges::find_if(awaited_, is_due);
+    if (found == awaited_.end()) return;
+    const auto act = std::move(found->act);
+    awaited_.erase(found);
+    act();
+  }
+}
+
+void Observer::at_epoch(std::uint64_t epoch, int rank, std::function<void()> act) {
+  awaited_.push_back({epoch, rank, std::move(act)});
 }
 
 void Observer::contribute(std::uint64_t epoch, std::int64_t step, int rank, std::vector<std::uint32_t> samples) {

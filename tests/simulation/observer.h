@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -41,6 +42,8 @@ class Observer {
   int generation() const { return generation_; }
 
   void install(std::uint64_t epoch, const std::vector<int>& members, int rank);
+  // Acts once the rank has installed this epoch or a later one in this generation.
+  void at_epoch(std::uint64_t epoch, int rank, std::function<void()> act);
   // The samples that are in the gradient which a rank brings to a step in an epoch.
   void contribute(std::uint64_t epoch, std::int64_t step, int rank, std::vector<std::uint32_t> samples);
   void commit(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights);
@@ -64,6 +67,11 @@ class Observer {
   const std::vector<std::string>& endings() const { return endings_; }  // of ranks of this generation that have not
 
  private:
+  struct Awaited {
+    std::uint64_t epoch = 0;
+    int rank = 0;
+    std::function<void()> act;
+  };
   void check_ending(const std::string& who, const Error& error);
   // The weights after a step. A rank may be lost after it has committed one and before any other has: then the others
   // do the step again, in another order of sums.
@@ -87,6 +95,7 @@ class Observer {
   std::map<std::pair<std::uint64_t, std::int64_t>, std::map<int, std::vector<std::uint32_t>>> contributions_;
   std::map<Key, std::vector<Version>> committed_;
   std::map<int, std::int64_t> steps_;  // by rank, of this generation: committed last
+  std::vector<Awaited> awaited_;
   std::vector<std::string> endings_;
   std::vector<std::string> violations_;
 };

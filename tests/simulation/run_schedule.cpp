@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kGenerations = 4;           // by then the job must be done
 constexpr double kPatience = 400;         // seconds in which all waits of a generation end
+constexpr double kSlowness = 40;          // of a slow rank
 constexpr double kSlowSeconds = 30e-3;    // what a slow link adds on average
 constexpr std::uint16_t kRendezvousPort = 29400, kServedRendezvousPort = 29401, kServerPort = 29500;
 constexpr const char* kFolder = "/run";
@@ -79,6 +80,7 @@ class JobRun {
     if (schedule_.topology == Topology::kOneHostTcp) setup.reducer.method = collective::Method::kTcpRing;
     setup.resume = true;
     setup.folder = kFolder;
+    if (schedule_.has_slow_rank && rank == schedule_.ranks - 1) setup.seconds_per_sample *= kSlowness;
     return setup;
   }
 
@@ -151,32 +153,33 @@ class JobRun {
   }
 
   // Ranks that a generation's faults must leave alone: on one host those that are not killed; else all others where one
-  // process is hit, and some where the links of one rank are. A majority may be lost where there are more faults, and
-  // the run ends where the disk fails.
+  // is killed, a majority where one is stopped, and some where the links of one are bad. A majority may be lost where
+  // there are more faults, and the run ends where the disk fails.
   int least_finished(const std::vector<const Fault*>& faults) const {
     std::set<int> hit;
     bool all_are_deaths = true;
-    bool all_are_of_processes = true;
     for (const Fault* fault : faults) {
       if (fault->kind >= FaultKind::kDiskFull) return 0;
       if (fault->rank >= schedule_.ranks) continue;
       hit.insert(fault->rank);
       all_are_deaths = all_are_deaths && fault->kind == FaultKind::kKill;
-      all_are_of_processes = all_are_of_processes && fault->kind <= FaultKind::kStop;
     }
     if (hit.empty()) return schedule_.ranks;
     // A rank that is lost while all join ends the start.
     if (!observer_.has_committed()) return 0;
     if (all_are_deaths && is_one_host()) return schedule_.ranks - static_cast<int>(hit.size());
     if (faults.size() > 1) return 0;
-    return all_are_of_processes ? schedule_.ranks - 1 : 1;
+    if (all_are_deaths) return schedule_.ranks - 1;
+    return faults.front()->kind == FaultKind::kStop ? schedule_.ranks / 2 + 1 : 1;
   }
 
   void plan(const Fault& fault, int generation) {
     const auto act = [this, &fault, generation] {
       if (observer_.generation() == generation) inject(fault);
     };
-    if (fault.operation > 0) {
+    if (fault.epoch > 0) {
+      observer_.at_epoch(fault.epoch, fault.rank, act);
+    } else if (fault.operation > 0) {
       processes_[static_cast<std::size_t>(fault.rank)]->at_operation[fault.operation] = act;
     } else {
       cluster_.simulator.at(cluster_.simulator.now() + fault.at, act);

@@ -47,6 +47,11 @@ Fault make_fault(Random& random, const Schedule& schedule) {
 void follow(Random& random, Fault& fault, const Fault& before) {
   fault.generation = before.generation;
   fault.operation = 0;
+  const bool is_of_links = fault.kind == FaultKind::kSilence || fault.kind == FaultKind::kHalfOpen;
+  if (fault.rank < kFewestRanks && random.below(is_of_links ? 2 : 8) == 0) {
+    fault.epoch = 2 + random.below(2);
+    return;
+  }
   fault.at = before.at + (random.below(2) == 0 ? 0.03 : 0.2) * random.uniform();
   const bool is_silent = before.kind != FaultKind::kKill && before.kind != FaultKind::kReset;
   if (is_silent && random.below(2) == 0) fault.at += kSilenceSeconds - 0.05;
@@ -62,10 +67,12 @@ Schedule make_schedule(std::uint64_t seed) {
   schedule.topology = static_cast<Topology>(random.below(kTopologies));
   if (schedule.topology == Topology::kHostEach) schedule.ranks = kMostRanks;
   schedule.has_large_buckets = random.below(8) == 0;
+  schedule.has_slow_rank = random.below(4) == 0;
   const std::size_t count = 3 + random.below(2);
   while (schedule.faults.size() < count) {
     Fault fault = make_fault(random, schedule);
-    if (!schedule.faults.empty() && schedule.faults.back().operation == 0 && random.below(3) != 0) {
+    const bool has_moment = !schedule.faults.empty() && schedule.faults.back().operation + schedule.faults.back().epoch == 0;
+    if (has_moment && random.below(3) != 0) {
       follow(random, fault, schedule.faults.back());
     }
     schedule.faults.push_back(fault);
@@ -85,6 +92,7 @@ std::string Schedule::name(int process) const {
 std::string describe(const Schedule& schedule, const Fault& fault) {
   const std::string who = schedule.name(fault.rank);
   const std::string when = fault.operation > 0 ? fmt::format("before system call {} of {}", fault.operation, who)
+                           : fault.epoch > 0   ? fmt::format("once {} goes on in epoch {}", who, fault.epoch)
                                                : fmt::format("after {:.4f} s", fault.at);
   const std::string link = fault.other < 0 ? fmt::format("rank {} and all others", fault.rank)
                                            : fmt::format("rank {} and rank {}", fault.rank, fault.other);
@@ -118,9 +126,10 @@ std::string describe(const Schedule& schedule, const Fault& fault) {
 std::string describe(const Schedule& schedule) {
   constexpr const char* kTopologyNames[] = {"on one host, over shared memory", "on one host, over TCP",
                                             "each on a host of its own", "on two hosts, two each"};
-  std::string text = fmt::format("seed {}: {} ranks {}{}; beside them a server with two workers\n", schedule.seed, schedule.ranks,
+  std::string text = fmt::format("seed {}: {} ranks {}{}{}; beside them a server with two workers\n", schedule.seed, schedule.ranks,
                                  kTopologyNames[static_cast<int>(schedule.topology)],
-                                 schedule.has_large_buckets ? ", with large buckets" : "");
+                                 schedule.has_large_buckets ? ", with large buckets" : "",
+                                 schedule.has_slow_rank ? ", the last one slow" : "");
   for (const Fault& fault : schedule.faults) text += "  " + describe(schedule, fault) + "\n";
   return text;
 }

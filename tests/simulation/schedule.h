@@ -26,8 +26,9 @@ struct Fault {
   int generation = 1;           // start of the job
   int rank = 0;                 // or what comes after the last one: the server, its two workers
   int other = -1;               // rank; -1: all other ranks
-  double at = 0;                // seconds after the generation's start, where `operation` is 0
+  double at = 0;                // seconds after the generation's start, where the two others are 0
   std::uint64_t operation = 0;  // before this call of the system by the rank
+  std::uint64_t epoch = 0;      // once the rank goes on in this epoch or a later one, for the first time
   double seconds = 0;           // how long it lasts
   bool operator==(const Fault&) const = default;
 };
@@ -42,6 +43,7 @@ struct Schedule {
   Topology topology = Topology::kSharedMemory;
   int ranks = kFewestRanks;
   bool has_large_buckets = false;
+  bool has_slow_rank = false;  // the last one, whose share of the batch becomes small
   std::vector<Fault> faults;
 
   int processes() const { return ranks + 3; }

@@ -40,7 +40,7 @@ std::vector<float> expected_weights(std::uint64_t steps, int bucket, std::size_t
   return weights;
 }
 
-Status train(const ServerJobSetup& setup, net::Session& session, Observer& observer) {
+Status train(const ServerJobSetup& setup, net::Session& session, collective::Group& group, Observer& observer) {
   ps::ServerOptions options;
   options.method = collective::Method::kParameterServer;
   options.servers = {{setup.server, token()}};
@@ -73,13 +73,14 @@ Status train(const ServerJobSetup& setup, net::Session& session, Observer& obser
                                    rank, bucket, step));
     }
   }
-  return {};
+  return group.barrier(Deadline::after(kWaitSeconds));  // before anybody leaves
 }
 
 Status run(const ServerJobSetup& setup, Observer& observer) {
   const auto secret = net::Secret::from_text("the workers of the server's job know this", "secret");
   MOTLEY_ASSIGN(const auto session, net::Session::join(setup.session, *secret));
-  const Status done = train(setup, *session, observer);
+  MOTLEY_ASSIGN(const auto group, collective::make_group(*session));
+  const Status done = train(setup, *session, *group, observer);
   if (done) {
     session->leave();
     return done;

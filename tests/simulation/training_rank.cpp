@@ -21,6 +21,7 @@ using namespace train;  // NOLINT: this file plays a part of it
 
 constexpr double kStepSeconds = 30;
 constexpr double kJoinSeconds = 20;
+constexpr double kBackwardSeconds = 0.5e-3;  // after each bucket, while it is reduced
 constexpr int kProgressLines = 100;
 
 std::span<const double> as_doubles(std::span<const std::byte> bytes) {
@@ -72,6 +73,7 @@ class LinearSync final : public GradientSync {
       }
       begin += count;
       MOTLEY_TRY(reducer_.start(static_cast<std::uint64_t>(step_), bucket, weight_));
+      SteadyClock::instance().sleep_until(monotonic_seconds() + kBackwardSeconds);
     }
     return {};
   }
@@ -235,7 +237,7 @@ class TrainingRank final : public ElasticRanks {
     split.policy = data::SplitPolicy::kDynamic;
     split.may_pull = false;
     split.batch = shared_.job.batch;
-    split.limits.resize(static_cast<std::size_t>(size));
+    split.limits.resize(static_cast<std::size_t>(size), {.minimum = 0});
     MOTLEY_ASSIGN(BatchPlan plan, BatchPlan::create({.mode = "dynamic"}, split, shared_.job.fresh_ledger()));
     SampleAudit audit(shared_.job.samples);
     audit.record_all();
