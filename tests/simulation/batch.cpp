@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tests/simulation/mutants.h"
 #include "tests/simulation/run_schedule.h"
@@ -52,35 +53,59 @@ double children_seconds() {
   ::_exit(0);
 }
 
+// A process that runs some seeds.
+struct Worker {
+  pid_t process = 0;  // 0: none
+  std::uint64_t first = 0;
+  Progress* progress = nullptr;
+};
+
+void start(Worker& worker, std::uint64_t first, std::uint64_t end, const std::string& mutant) {
+  *worker.progress = {};
+  worker.progress->seed = worker.first = first;
+  worker.process = ::fork();
+  if (worker.process == 0) run_seeds(*worker.progress, end, mutant);
+}
+
+void take_result(Worker& worker, int status, BatchResult& result) {
+  const Progress& progress = *worker.progress;
+  const bool has_failed = WIFSIGNALED(status) || progress.has_failed;
+  result.schedules += progress.seed - worker.first + (has_failed ? 1 : 0);
+  worker.process = 0;
+  if (!has_failed) return;
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  result.failures.push_back({progress.seed, signal == 0         ? std::string(progress.violation)
+                                            : signal == SIGALRM ? std::string("the simulation does not end")
+                                                                : fmt::format("the simulation ends by signal {}", signal)});
+}
+
 }  // namespace
 
 BatchResult run_batch(const BatchOptions& options) {
-  auto* progress = static_cast<Progress*>(
-      ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const std::size_t bytes = options.processes * sizeof(Progress);
+  auto* shared =
+      static_cast<Progress*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  std::vector<Worker> workers(options.processes);
+  for (std::size_t i = 0; i < workers.size(); ++i) workers[i].progress = shared + i;
   BatchResult result;
   const double begin = children_seconds();
   const std::uint64_t end = options.first_seed + options.schedules;
   std::uint64_t next = options.first_seed;
-  while (next < end && result.failures.size() < options.most_failures) {
-    *progress = {};
-    progress->seed = next;
-    const pid_t child = ::fork();
-    if (child == 0) run_seeds(*progress, std::min(end, next + kSeedsPerProcess), options.mutant);
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    if (WIFSIGNALED(status)) {
-      result.failures.push_back(
-          {progress->seed, WTERMSIG(status) == SIGALRM ? std::string("the simulation does not end")
-                                                       : fmt::format("the simulation ends by signal {}", WTERMSIG(status))});
-    } else if (progress->has_failed) {
-      result.failures.push_back({progress->seed, progress->violation});
+  for (;;) {
+    for (Worker& worker : workers) {
+      if (worker.process != 0 || next >= end || !result.failures.empty()) continue;
+      const std::uint64_t first = std::exchange(next, std::min(end, next + kSeedsPerProcess));
+      start(worker, first, next, options.mutant);
     }
-    const bool is_whole = !WIFSIGNALED(status) && !progress->has_failed;
-    result.schedules += progress->seed - next + (is_whole ? 0 : 1);
-    next = progress->seed + (is_whole ? 0 : 1);
+    int status = 0;
+    const pid_t ended = ::waitpid(-1, &status, 0);
+    if (ended < 0) break;  // there is none left
+    const auto worker = std::ranges::find(workers, ended, &Worker::process);
+    if (worker != workers.end()) take_result(*worker, status, result);
   }
   result.seconds = children_seconds() - begin;
-  ::munmap(progress, sizeof(Progress));
+  ::munmap(shared, bytes);
+  std::ranges::sort(result.failures, {}, &Failure::seed);
   return result;
 }
 

@@ -22,10 +22,11 @@ struct BatchResult {
 struct BatchOptions {
   std::uint64_t first_seed = 1;
   std::uint64_t schedules = 1;
-  std::string mutant;               // the guard that is dropped; empty: none
-  std::size_t most_failures = 1;    // after so many it ends
+  std::string mutant;         // the guard that is dropped; empty: none
+  std::size_t processes = 1;  // at a time
 };
 
+// Ends soon after the first failure.
 BatchResult run_batch(const BatchOptions& options);
 
 }  // namespace motley::simulation

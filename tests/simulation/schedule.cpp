@@ -13,18 +13,17 @@ constexpr double kJobSeconds = 0.6;          // that a job takes about, without 
 constexpr std::uint64_t kOperations = 4000;  // the same, of a rank
 constexpr double kSilenceSeconds = 1;        // after which a rank counts as lost
 
-FaultKind draw_kind(Random& random, Topology topology) {
+FaultKind draw_kind(Random& random, const Schedule& schedule) {
   // Half of all are losses of a rank; within a host nothing is lost on the way.
-  const bool has_links = topology == Topology::kHostEach || topology == Topology::kTwoHosts;
   const std::uint64_t drawn = random.below(2 * kFaultKinds);
   if (drawn >= kFaultKinds) return drawn % 2 == 0 ? FaultKind::kKill : FaultKind::kStop;
   const auto kind = static_cast<FaultKind>(drawn);
-  return !has_links && kind >= FaultKind::kReset && kind <= FaultKind::kSlow ? FaultKind::kKill : kind;
+  return !schedule.has_links() && kind >= FaultKind::kReset && kind <= FaultKind::kSlow ? FaultKind::kKill : kind;
 }
 
 Fault make_fault(Random& random, const Schedule& schedule) {
   Fault fault;
-  fault.kind = draw_kind(random, schedule.topology);
+  fault.kind = draw_kind(random, schedule);
   fault.generation = random.below(4) == 0 ? 2 : 1;
   const bool is_of_process = fault.kind == FaultKind::kKill || fault.kind == FaultKind::kStop;
   const int choices = is_of_process && random.below(3) == 0 ? schedule.processes() : schedule.ranks;
@@ -44,9 +43,19 @@ Fault make_fault(Random& random, const Schedule& schedule) {
 }
 
 // Soon after the one before it, or when what that one has silenced counts as lost: while the others agree on who is left.
-void follow(Random& random, Fault& fault, const Fault& before) {
+void follow(Random& random, const Schedule& schedule, Fault& fault) {
+  const Fault& before = schedule.faults.back();
   fault.generation = before.generation;
   fault.operation = 0;
+  if (schedule.has_links() && random.below(3) == 0) {
+    // Who has told the others falls silent, or one of them does.
+    fault.kind = random.below(4) == 0 ? FaultKind::kHalfOpen : FaultKind::kSilence;
+    fault.rank = static_cast<int>(random.below(3));
+    fault.other = -1;
+    fault.epoch = 2;
+    fault.seconds = 2 + 3 * random.uniform();
+    return;
+  }
   const bool is_of_links = fault.kind == FaultKind::kSilence || fault.kind == FaultKind::kHalfOpen;
   if (fault.rank < kFewestRanks && random.below(is_of_links ? 2 : 8) == 0) {
     fault.epoch = 2 + random.below(2);
@@ -73,7 +82,7 @@ Schedule make_schedule(std::uint64_t seed) {
     Fault fault = make_fault(random, schedule);
     const bool has_moment = !schedule.faults.empty() && schedule.faults.back().operation + schedule.faults.back().epoch == 0;
     if (has_moment && random.below(3) != 0) {
-      follow(random, fault, schedule.faults.back());
+      follow(random, schedule, fault);
     }
     schedule.faults.push_back(fault);
     const bool is_one_kind = std::ranges::all_of(

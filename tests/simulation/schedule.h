@@ -46,6 +46,7 @@ struct Schedule {
   bool has_slow_rank = false;  // the last one, whose share of the batch becomes small
   std::vector<Fault> faults;
 
+  bool has_links() const { return topology == Topology::kHostEach || topology == Topology::kTwoHosts; }
   int processes() const { return ranks + 3; }
   std::string name(int process) const;
 };

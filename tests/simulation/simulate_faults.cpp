@@ -19,6 +19,7 @@ struct Arguments {
   std::uint64_t seed = 1;
   std::uint64_t schedules = 1000;
   std::string mutant;
+  std::size_t processes = 1;
   bool replays = false;
   bool lists_mutants = false;
   std::string json;
@@ -55,9 +56,9 @@ int run_clean(const Arguments& arguments, std::vector<BenchRow>& rows) {
   const BatchResult result = run_batch({.first_seed = arguments.seed,
                                         .schedules = arguments.schedules,
                                         .mutant = arguments.mutant,
-                                        .most_failures = 1});
+                                        .processes = arguments.processes});
   const double rate = static_cast<double>(result.schedules) / result.seconds;
-  fmt::print("{} schedules from seed {} on, {} of them break an invariant, {:.1f} a second\n", result.schedules,
+  fmt::print("{} schedules from seed {} on, {} of them break an invariant, {:.1f} a second of one core\n", result.schedules,
              arguments.seed, result.failures.size(), rate);
   if (!result.failures.empty()) explain(arguments, result.failures.front());
   const std::string note = fmt::format("{} schedules from seed {} on; simulated", result.schedules, arguments.seed);
@@ -72,7 +73,10 @@ int run_mutants(const Arguments& arguments, std::vector<BenchRow>& rows) {
   std::size_t not_found = 0;
   for (const char* guard : list_guards()) {
     const BatchResult result =
-        run_batch({.first_seed = arguments.seed, .schedules = arguments.schedules, .mutant = guard});
+        run_batch({.first_seed = arguments.seed,
+                   .schedules = arguments.schedules,
+                   .mutant = guard,
+                   .processes = arguments.processes});
     if (result.failures.empty()) {
       ++not_found;
       fmt::print("{:32} not found by {} schedules\n", guard, result.schedules);
@@ -126,6 +130,9 @@ int main(int count, char** words) {
       ->check([](const std::string& name) {
         return name == "all" || drop_guard(name) ? std::string() : "no such guard; --list-mutants lists them";
       });
+  app.add_option("--processes", arguments.processes, "How many schedules run at a time, each in a process")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_flag("--replay", arguments.replays, "Runs the seed's schedule alone and prints what happens");
   app.add_flag("--list-mutants", arguments.lists_mutants, "Lists the guards that can be dropped");
   app.add_option("--json", arguments.json, "Writes the figures into this file, as rows of a benchmark");

@@ -39,6 +39,32 @@ struct Shared {
   std::vector<std::uint32_t> samples;    // that are in it
 };
 
+// Tells the observer of each epoch at once.
+class ObservedSession final : public net::Session {
+ public:
+  ObservedSession(std::unique_ptr<net::Session> session, Observer& observer)
+      : session_(std::move(session)), observer_(observer) {}
+  const net::Membership& membership() const override { return session_->membership(); }
+  const net::SessionOptions& options() const override { return session_->options(); }
+  Result<std::unique_ptr<net::Connection>> connect(int peer, std::uint32_t purpose, const Deadline& deadline) override {
+    return session_->connect(peer, purpose, deadline);
+  }
+  Status health() const override { return session_->health(); }
+  void abort(const Error& error) override { session_->abort(error); }
+  void set_phase(std::uint64_t step, const char* phase) override { session_->set_phase(step, phase); }
+  std::string last_seen(int rank) const override { return session_->last_seen(rank); }
+  Result<std::vector<net::Epoch>> regroup(const Deadline& deadline) override {
+    MOTLEY_ASSIGN(auto epochs, session_->regroup(deadline));
+    for (const net::Epoch& epoch : epochs) observer_.install(epoch.number, epoch.members, membership().rank);
+    return epochs;
+  }
+  void leave() override { session_->leave(); }
+
+ private:
+  const std::unique_ptr<net::Session> session_;
+  Observer& observer_;
+};
+
 class LinearSync final : public GradientSync {
  public:
   LinearSync(Shared& shared, std::unique_ptr<collective::GradientReducer> reducer)
@@ -207,7 +233,6 @@ class TrainingRank final : public ElasticRanks {
     note_saved();
     MOTLEY_ASSIGN(auto epochs, elastic_->regroup(*context_, Deadline::after(kJoinSeconds)));
     shared_.epoch = elastic_->epoch();
-    shared_.observer.install(shared_.epoch, epochs.back(), shared_.rank);
     return epochs;
   }
   Status synchronise() override {
@@ -220,7 +245,8 @@ class TrainingRank final : public ElasticRanks {
  private:
   Status join() {
     const auto secret = net::Secret::from_text("all ranks of the simulated job know this", "secret");
-    MOTLEY_ASSIGN(session_, net::Session::join(setup_.session, *secret));
+    MOTLEY_ASSIGN(auto session, net::Session::join(setup_.session, *secret));
+    session_ = std::make_unique<ObservedSession>(std::move(session), shared_.observer);
     const int size = setup_.session.size;
     shared_.observer.install(1, all_ranks(size), shared_.rank);
     group_ = std::make_unique<collective::PresentGroup>(size);
