@@ -17,45 +17,45 @@ void let_others_run() {
 
 }  // namespace
 
-#define MOTLEY_ATOMICS(bits)                                                                                         \
-  using Value##bits = std::uint##bits##_t;                                                                           \
-  Value##bits __tsan_atomic##bits##_load(const volatile Value##bits* at, int) {                                      \
-    let_others_run();                                                                                                \
-    return __atomic_load_n(at, kOrder);                                                                              \
-  }                                                                                                                  \
-  void __tsan_atomic##bits##_store(volatile Value##bits* at, Value##bits value, int) {                               \
-    let_others_run();                                                                                                \
-    __atomic_store_n(at, value, kOrder);                                                                             \
-  }                                                                                                                  \
-  Value##bits __tsan_atomic##bits##_exchange(volatile Value##bits* at, Value##bits value, int) {                     \
-    let_others_run();                                                                                                \
-    return __atomic_exchange_n(at, value, kOrder);                                                                   \
-  }                                                                                                                  \
-  Value##bits __tsan_atomic##bits##_fetch_add(volatile Value##bits* at, Value##bits value, int) {                    \
-    let_others_run();                                                                                                \
-    return __atomic_fetch_add(at, value, kOrder);                                                                    \
-  }                                                                                                                  \
-  Value##bits __tsan_atomic##bits##_fetch_sub(volatile Value##bits* at, Value##bits value, int) {                    \
-    let_others_run();                                                                                                \
-    return __atomic_fetch_sub(at, value, kOrder);                                                                    \
-  }                                                                                                                  \
-  Value##bits __tsan_atomic##bits##_fetch_or(volatile Value##bits* at, Value##bits value, int) {                     \
-    let_others_run();                                                                                                \
-    return __atomic_fetch_or(at, value, kOrder);                                                                     \
-  }                                                                                                                  \
-  Value##bits __tsan_atomic##bits##_fetch_and(volatile Value##bits* at, Value##bits value, int) {                    \
-    let_others_run();                                                                                                \
-    return __atomic_fetch_and(at, value, kOrder);                                                                    \
-  }                                                                                                                  \
-  int __tsan_atomic##bits##_compare_exchange_strong(volatile Value##bits* at, Value##bits* expected,                 \
-                                                    Value##bits value, int, int) {                                   \
-    let_others_run();                                                                                                \
-    return __atomic_compare_exchange_n(at, expected, value, false, kOrder, kOrder) ? 1 : 0;                          \
-  }                                                                                                                  \
-  int __tsan_atomic##bits##_compare_exchange_weak(volatile Value##bits* at, Value##bits* expected,                   \
-                                                  Value##bits value, int, int) {                                     \
-    let_others_run();                                                                                                \
-    return __atomic_compare_exchange_n(at, expected, value, false, kOrder, kOrder) ? 1 : 0;                          \
+#define MOTLEY_ATOMICS(bits)                                                                                          \
+  using Value##bits = std::uint##bits##_t;                                                                            \
+  Value##bits __tsan_atomic##bits##_load(const volatile Value##bits* at, int) {                                       \
+    let_others_run();                                                                                                 \
+    return __atomic_load_n(at, kOrder);                                                                               \
+  }                                                                                                                   \
+  void __tsan_atomic##bits##_store(volatile Value##bits* at, Value##bits value, int) {                                \
+    let_others_run();                                                                                                 \
+    __atomic_store_n(at, value, kOrder);                                                                              \
+  }                                                                                                                   \
+  Value##bits __tsan_atomic##bits##_exchange(volatile Value##bits* at, Value##bits value, int) {                      \
+    let_others_run();                                                                                                 \
+    return __atomic_exchange_n(at, value, kOrder);                                                                    \
+  }                                                                                                                   \
+  Value##bits __tsan_atomic##bits##_fetch_add(volatile Value##bits* at, Value##bits value, int) {                     \
+    let_others_run();                                                                                                 \
+    return __atomic_fetch_add(at, value, kOrder);                                                                     \
+  }                                                                                                                   \
+  Value##bits __tsan_atomic##bits##_fetch_sub(volatile Value##bits* at, Value##bits value, int) {                     \
+    let_others_run();                                                                                                 \
+    return __atomic_fetch_sub(at, value, kOrder);                                                                     \
+  }                                                                                                                   \
+  Value##bits __tsan_atomic##bits##_fetch_or(volatile Value##bits* at, Value##bits value, int) {                      \
+    let_others_run();                                                                                                 \
+    return __atomic_fetch_or(at, value, kOrder);                                                                      \
+  }                                                                                                                   \
+  Value##bits __tsan_atomic##bits##_fetch_and(volatile Value##bits* at, Value##bits value, int) {                     \
+    let_others_run();                                                                                                 \
+    return __atomic_fetch_and(at, value, kOrder);                                                                     \
+  }                                                                                                                   \
+  int __tsan_atomic##bits##_compare_exchange_strong(volatile Value##bits* at, Value##bits* expected,                  \
+                                                    Value##bits value, int, int) {                                    \
+    let_others_run();                                                                                                 \
+    return __atomic_compare_exchange_n(at, expected, value, false, kOrder, kOrder) ? 1 : 0;                           \
+  }                                                                                                                   \
+  int __tsan_atomic##bits##_compare_exchange_weak(volatile Value##bits* at, Value##bits* expected, Value##bits value, \
+                                                  int, int) {                                                         \
+    let_others_run();                                                                                                 \
+    return __atomic_compare_exchange_n(at, expected, value, false, kOrder, kOrder) ? 1 : 0;                           \
   }
 
 #define MOTLEY_ACCESSES(bytes)                 \

@@ -31,7 +31,9 @@ struct Progress {
 double children_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_CHILDREN, &usage);
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -74,9 +76,10 @@ void take_result(Worker& worker, int status, BatchResult& result) {
   worker.process = 0;
   if (!has_failed) return;
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  result.failures.push_back({progress.seed, signal == 0         ? std::string(progress.violation)
-                                            : signal == SIGALRM ? std::string("the simulation does not end")
-                                                                : fmt::format("the simulation ends by signal {}", signal)});
+  result.failures.push_back({progress.seed, signal == 0 ? std::string(progress.violation)
+                                            : signal == SIGALRM
+                                                ? std::string("the simulation does not end")
+                                                : fmt::format("the simulation ends by signal {}", signal)});
 }
 
 }  // namespace

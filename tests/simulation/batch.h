@@ -1,5 +1,5 @@
-// Many schedules, one seed after the other, in processes of their own: what a simulated process leaves behind when it is
-// killed goes with them.
+// Many schedules, one seed after the other, in processes of their own: what a simulated process leaves behind when it
+// is killed goes with them.
 #pragma once
 
 #include <cstdint>

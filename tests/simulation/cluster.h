@@ -48,10 +48,10 @@ Function* find_real(Function*, const char* name) {
 }  // namespace motley::simulation
 
 // In a function of the system's name: what it does outside of the simulation.
-#define MOTLEY_REAL(name, ...)                                                                    \
-  do {                                                                                            \
-    if (!motley::simulation::Cluster::is_calling()) {                                             \
-      static auto* const motley_real = motley::simulation::find_real(&::name, #name);             \
-      return motley_real(__VA_ARGS__);                                                            \
-    }                                                                                             \
+#define MOTLEY_REAL(name, ...)                                                        \
+  do {                                                                                \
+    if (!motley::simulation::Cluster::is_calling()) {                                 \
+      static auto* const motley_real = motley::simulation::find_real(&::name, #name); \
+      return motley_real(__VA_ARGS__);                                                \
+    }                                                                                 \
   } while (false)

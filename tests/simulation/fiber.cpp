@@ -51,7 +51,8 @@ std::byte* take_stack() {
     spare_stacks.pop_back();
     return stack;
   }
-  void* memory = ::mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      ::mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) std::abort();
   ::mprotect(memory, kGuardBytes, PROT_NONE);
   return static_cast<std::byte*>(memory);

@@ -119,8 +119,8 @@ void Socket::try_to_connect() {
   const auto found = network_.listeners_.find({find_host(remote_, host_), ntohs(remote_.sin_port)});
   if (found == network_.listeners_.end()) return fail_with(ECONNREFUSED);
   Socket& listener = *found->second;
-  const double heard = std::max(network_.silent_until(process_, listener.process_),
-                                network_.silent_until(listener.process_, process_));
+  const double heard =
+      std::max(network_.silent_until(process_, listener.process_), network_.silent_until(listener.process_, process_));
   if (heard > simulator.now()) {
     return simulator.at(heard + network_.delay(process_, listener.process_),
                         [own = shared_from_this()] { own->try_to_connect(); });

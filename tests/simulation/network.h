@@ -1,5 +1,5 @@
-// TCP among simulated processes: each direction of a connection is a queue of bytes that arrive later, in order; between
-// connections there is none. Links between two processes can be slow, silent (one way or both), or reset.
+// TCP among simulated processes: each direction of a connection is a queue of bytes that arrive later, in order;
+// between connections there is none. Links between two processes can be slow, silent (one way or both), or reset.
 #pragma once
 
 #include <netinet/in.h>

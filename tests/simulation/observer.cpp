@@ -126,9 +126,10 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
   for (const Version& version : versions) {
     for (const auto& [other, other_epoch] : version.commits) {
       // Who has committed in an earlier epoch and is not in the later one has been put out before any other did so.
-      const bool goes_on = epoch == other_epoch ||
-                           (other_epoch < epoch ? std::ranges::binary_search(members, other)
-                                                : std::ranges::binary_search(members_[{generation_, other_epoch}], rank));
+      const bool goes_on =
+          epoch == other_epoch ||
+          (other_epoch < epoch ? std::ranges::binary_search(members, other)
+                               : std::ranges::binary_search(members_[{generation_, other_epoch}], rank));
       if (goes_on) violate(fmt::format("after step {} rank {} has other weights than rank {}", step, rank, other));
     }
   }
@@ -142,8 +143,8 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
   std::ranges::sort(used);
   const auto index = static_cast<std::size_t>(step);
   if (used != windows_[index]) {
-    violate(fmt::format("step {} has used {} samples, not each of its {} once", step, used.size(),
-                        windows_[index].size()));
+    violate(
+        fmt::format("step {} has used {} samples, not each of its {} once", step, used.size(), windows_[index].size()));
   }
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (std::abs(weights[i] - expected_[index][i]) <= kTolerance * (1 + std::abs(expected_[index][i]))) continue;
@@ -170,11 +171,10 @@ void Observer::restore(std::int64_t step, std::span<const double> weights) {
   const std::int64_t least = saved_ - (may_be_damaged_ ? job_.steps_per_checkpoint : 0);
   if (step < least) violate(fmt::format("step {} was restored, step {} had counted as written", step, saved_));
   const std::uint64_t hash = hash_weights(weights);
-  const bool is_known = step == 0 ? hash == hash_weights(expected_[0])
-                                  : std::ranges::any_of(committed_, [&](const auto& committed) {
-                                      return committed.first.second == step &&
-                                             std::ranges::count(committed.second, hash, &Version::hash) > 0;
-                                    });
+  const bool is_known =
+      step == 0 ? hash == hash_weights(expected_[0]) : std::ranges::any_of(committed_, [&](const auto& committed) {
+        return committed.first.second == step && std::ranges::count(committed.second, hash, &Version::hash) > 0;
+      });
   if (!is_known) violate(fmt::format("what was restored as step {} was never committed", step));
 }
 

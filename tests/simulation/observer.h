@@ -1,5 +1,5 @@
-// What must hold of a job whatever happens, held against all that its ranks do. It stands outside of the cluster and sees
-// everything at once.
+// What must hold of a job whatever happens, held against all that its ranks do. It stands outside of the cluster and
+// sees everything at once.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,7 @@ class Observer {
   const std::vector<std::string>& violations() const { return violations_; }
   bool has_committed() const { return !steps_.empty(); }  // in this generation
   int finished_workers() const { return finished_workers_; }
-  int finished() const { return finished_; }  // ranks of this generation that have done all
+  int finished() const { return finished_; }                            // ranks of this generation that have done all
   const std::vector<std::string>& endings() const { return endings_; }  // of ranks of this generation that have not
 
  private:
@@ -82,13 +82,13 @@ class Observer {
   using Key = std::pair<int, std::int64_t>;  // generation and step
 
   const LinearJob job_;
-  std::vector<std::vector<double>> expected_;               // weights after each step, as one rank computes them
-  std::vector<std::vector<std::uint32_t>> windows_;         // the samples of each step, ascending
+  std::vector<std::vector<double>> expected_;        // weights after each step, as one rank computes them
+  std::vector<std::vector<std::uint32_t>> windows_;  // the samples of each step, ascending
   int generation_ = 0;
   int finished_ = 0;
   int finished_workers_ = 0;
   std::int64_t first_step_ = 1;  // of this generation
-  std::int64_t saved_ = 0;  // acknowledged, in any generation
+  std::int64_t saved_ = 0;       // acknowledged, in any generation
   std::int64_t noted_ = 0;
   bool may_be_damaged_ = false;
   std::map<std::pair<int, std::uint64_t>, std::vector<int>> members_;  // by generation and epoch

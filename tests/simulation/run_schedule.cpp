@@ -15,18 +15,22 @@
 namespace motley::simulation {
 namespace {
 
-constexpr int kGenerations = 4;           // by then the job must be done
-constexpr double kPatience = 400;         // seconds in which all waits of a generation end
-constexpr double kSlowness = 40;          // of a slow rank
-constexpr double kSlowSeconds = 30e-3;    // what a slow link adds on average
+constexpr int kGenerations = 4;         // by then the job must be done
+constexpr double kPatience = 400;       // seconds in which all waits of a generation end
+constexpr double kSlowness = 40;        // of a slow rank
+constexpr double kSlowSeconds = 30e-3;  // what a slow link adds on average
 constexpr std::uint16_t kRendezvousPort = 29400, kServedRendezvousPort = 29401, kServerPort = 29500;
 constexpr const char* kFolder = "/run";
 
 class JobRun {
  public:
   JobRun(const Schedule& schedule, bool keeps_notes)
-      : schedule_(schedule), cluster_(schedule.seed), job_(make_job(schedule)), observer_(job_),
-        setups_(static_cast<std::size_t>(schedule.ranks)), processes_(static_cast<std::size_t>(schedule.processes())) {
+      : schedule_(schedule),
+        cluster_(schedule.seed),
+        job_(make_job(schedule)),
+        observer_(job_),
+        setups_(static_cast<std::size_t>(schedule.ranks)),
+        processes_(static_cast<std::size_t>(schedule.processes())) {
     cluster_.simulator.keeps_notes = keeps_notes;
     cluster_.disk.make_folder(kFolder);
     cluster_.disk.sync(*cluster_.disk.find("/"));
@@ -37,7 +41,8 @@ class JobRun {
     while (outcome.generations < kGenerations && observer_.violations().empty()) {
       ++outcome.generations;
       if (run_generation(outcome.generations)) break;
-      if (outcome.generations == kGenerations) observer_.violate("the job is not done although no faults come any more");
+      if (outcome.generations == kGenerations)
+        observer_.violate("the job is not done although no faults come any more");
     }
     outcome.violations = observer_.violations();
     outcome.trace = cluster_.simulator.trace();
@@ -85,8 +90,8 @@ class JobRun {
   }
 
   void start(int process, std::function<int()> main, bool is_service = false) {
-    processes_[static_cast<std::size_t>(process)] = &cluster_.simulator.start_process(
-        host(process), schedule_.name(process), std::move(main), is_service);
+    processes_[static_cast<std::size_t>(process)] =
+        &cluster_.simulator.start_process(host(process), schedule_.name(process), std::move(main), is_service);
   }
 
   void start_processes() {
@@ -136,7 +141,8 @@ class JobRun {
       return true;
     }
     for (const Process* process : processes_) {
-      if (process->status == 128 + SIGABRT) observer_.violate(process->name + " stops by a broken invariant of its own");
+      if (process->status == 128 + SIGABRT)
+        observer_.violate(process->name + " stops by a broken invariant of its own");
     }
     cluster_.simulator.kill(*processes_[static_cast<std::size_t>(schedule_.ranks)]);
     if (faults.empty() && !is_served_ && observer_.finished_workers() < kServerWorkers) {

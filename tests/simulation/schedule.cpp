@@ -42,7 +42,8 @@ Fault make_fault(Random& random, const Schedule& schedule) {
   return fault;
 }
 
-// Soon after the one before it, or when what that one has silenced counts as lost: while the others agree on who is left.
+// Soon after the one before it, or when what that one has silenced counts as lost: while the others agree on who is
+// left.
 void follow(Random& random, const Schedule& schedule, Fault& fault) {
   const Fault& before = schedule.faults.back();
   fault.generation = before.generation;
@@ -80,7 +81,8 @@ Schedule make_schedule(std::uint64_t seed) {
   const std::size_t count = 3 + random.below(2);
   while (schedule.faults.size() < count) {
     Fault fault = make_fault(random, schedule);
-    const bool has_moment = !schedule.faults.empty() && schedule.faults.back().operation + schedule.faults.back().epoch == 0;
+    const bool has_moment =
+        !schedule.faults.empty() && schedule.faults.back().operation + schedule.faults.back().epoch == 0;
     if (has_moment && random.below(3) != 0) {
       follow(random, schedule, fault);
     }
@@ -135,8 +137,8 @@ std::string describe(const Schedule& schedule, const Fault& fault) {
 std::string describe(const Schedule& schedule) {
   constexpr const char* kTopologyNames[] = {"on one host, over shared memory", "on one host, over TCP",
                                             "each on a host of its own", "on two hosts, two each"};
-  std::string text = fmt::format("seed {}: {} ranks {}{}{}; beside them a server with two workers\n", schedule.seed, schedule.ranks,
-                                 kTopologyNames[static_cast<int>(schedule.topology)],
+  std::string text = fmt::format("seed {}: {} ranks {}{}{}; beside them a server with two workers\n", schedule.seed,
+                                 schedule.ranks, kTopologyNames[static_cast<int>(schedule.topology)],
                                  schedule.has_large_buckets ? ", with large buckets" : "",
                                  schedule.has_slow_rank ? ", the last one slow" : "");
   for (const Fault& fault : schedule.faults) text += "  " + describe(schedule, fault) + "\n";

@@ -1,5 +1,5 @@
-// What is done to a simulated job: where its ranks are and which faults come when. A seed gives a schedule, a person can
-// read it, and one that fails is shrunk to the faults that it takes.
+// What is done to a simulated job: where its ranks are and which faults come when. A seed gives a schedule, a person
+// can read it, and one that fails is shrunk to the faults that it takes.
 #pragma once
 
 #include <cstdint>

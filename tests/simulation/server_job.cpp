@@ -23,7 +23,8 @@ net::Secret token() {
 
 // Small integers, whose sums have no rounding in whatever order.
 float gradient(int rank, std::uint64_t step, int bucket, std::size_t element) {
-  const std::uint64_t drawn = mix({static_cast<std::uint64_t>(rank), step, static_cast<std::uint64_t>(bucket), element});
+  const std::uint64_t drawn =
+      mix({static_cast<std::uint64_t>(rank), step, static_cast<std::uint64_t>(bucket), element});
   return static_cast<float>(drawn % 16) - 8;
 }
 
@@ -69,8 +70,8 @@ Status train(const ServerJobSetup& setup, net::Session& session, collective::Gro
       if (outcome.version == step && std::ranges::equal(weights, expected_weights(step + 1, bucket, setup.elements))) {
         continue;
       }
-      observer.violate(fmt::format("worker {} has other weights of bucket {} after the server's step {} than one worker",
-                                   rank, bucket, step));
+      observer.violate(fmt::format(
+          "worker {} has other weights of bucket {} after the server's step {} than one worker", rank, bucket, step));
     }
   }
   return group.barrier(Deadline::after(kWaitSeconds));  // before anybody leaves
@@ -93,7 +94,8 @@ Status run(const ServerJobSetup& setup, Observer& observer) {
 }  // namespace
 
 int run_parameter_server(const ServerJobSetup& setup) {
-  const auto service = ps::Service::start({.listen = setup.server, .cores = 2, .encryption = net::Encryption::kOff}, token());
+  const auto service =
+      ps::Service::start({.listen = setup.server, .cores = 2, .encryption = net::Encryption::kOff}, token());
   if (!service) return 1;
   SteadyClock::instance().sleep_until(monotonic_seconds() + kYear);
   return 0;

@@ -1,5 +1,5 @@
-// The program motley-simulate-faults: runs seeded schedules of faults through Motley's protocols in a simulated cluster,
-// and prints one that breaks an invariant so that a person can read it and run it again.
+// The program motley-simulate-faults: runs seeded schedules of faults through Motley's protocols in a simulated
+// cluster, and prints one that breaks an invariant so that a person can read it and run it again.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -58,8 +58,8 @@ int run_clean(const Arguments& arguments, std::vector<BenchRow>& rows) {
                                         .mutant = arguments.mutant,
                                         .processes = arguments.processes});
   const double rate = static_cast<double>(result.schedules) / result.seconds;
-  fmt::print("{} schedules from seed {} on, {} of them break an invariant, {:.1f} a second of one core\n", result.schedules,
-             arguments.seed, result.failures.size(), rate);
+  fmt::print("{} schedules from seed {} on, {} of them break an invariant, {:.1f} a second of one core\n",
+             result.schedules, arguments.seed, result.failures.size(), rate);
   if (!result.failures.empty()) explain(arguments, result.failures.front());
   const std::string note = fmt::format("{} schedules from seed {} on; simulated", result.schedules, arguments.seed);
   rows.push_back({"all-protocols", "schedules_per_second", rate, "1/s", true, 50, {}, {}, note});
@@ -72,11 +72,10 @@ int run_clean(const Arguments& arguments, std::vector<BenchRow>& rows) {
 int run_mutants(const Arguments& arguments, std::vector<BenchRow>& rows) {
   std::size_t not_found = 0;
   for (const char* guard : list_guards()) {
-    const BatchResult result =
-        run_batch({.first_seed = arguments.seed,
-                   .schedules = arguments.schedules,
-                   .mutant = guard,
-                   .processes = arguments.processes});
+    const BatchResult result = run_batch({.first_seed = arguments.seed,
+                                          .schedules = arguments.schedules,
+                                          .mutant = guard,
+                                          .processes = arguments.processes});
     if (result.failures.empty()) {
       ++not_found;
       fmt::print("{:32} not found by {} schedules\n", guard, result.schedules);
@@ -87,9 +86,16 @@ int run_mutants(const Arguments& arguments, std::vector<BenchRow>& rows) {
     std::fflush(stdout);
   }
   fmt::print("{} of {} guards can be dropped without being found\n", not_found, list_guards().size());
-  rows.push_back({"mutants", "not_found", static_cast<double>(not_found), "", false, 0, {}, {},
-                  fmt::format("of {} guards, each dropped for up to {} schedules", list_guards().size(),
-                              arguments.schedules)});
+  rows.push_back(
+      {"mutants",
+       "not_found",
+       static_cast<double>(not_found),
+       "",
+       false,
+       0,
+       {},
+       {},
+       fmt::format("of {} guards, each dropped for up to {} schedules", list_guards().size(), arguments.schedules)});
   return not_found == 0 ? 0 : 1;
 }
 
@@ -118,8 +124,10 @@ int main(int count, char** words) {
   using namespace motley::simulation;  // NOLINT: of this program
   spdlog::set_level(spdlog::level::off);
   CLI::App app(
-      "Runs seeded schedules of faults through Motley's protocols in a simulated cluster: training jobs whose processes\n"
-      "are killed and stopped, whose links break, whose disk fails. Exits with 1 where an invariant breaks, and says by\n"
+      "Runs seeded schedules of faults through Motley's protocols in a simulated cluster: training jobs whose "
+      "processes\n"
+      "are killed and stopped, whose links break, whose disk fails. Exits with 1 where an invariant breaks, and says "
+      "by\n"
       "which faults.\n\nExample: motley-simulate-faults --seed 1 --schedules 5000",
       "motley-simulate-faults");
   Arguments arguments;

@@ -1,5 +1,5 @@
-// The simulation itself: a seed says all that happens, what is drawn is as hard as it is meant to be, and a guard that is
-// dropped is found and explained by few faults.
+// The simulation itself: a seed says all that happens, what is drawn is as hard as it is meant to be, and a guard that
+// is dropped is found and explained by few faults.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -23,9 +23,8 @@ Simulator* the_instance = nullptr;
 
 void WaitQueue::add(Thread& thread) {
   if (entries_.size() >= tidied_at_) {
-    std::erase_if(entries_, [](const Entry& entry) {
-      return entry.thread->waits != entry.wait || entry.thread->has_ended;
-    });
+    std::erase_if(entries_,
+                  [](const Entry& entry) { return entry.thread->waits != entry.wait || entry.thread->has_ended; });
     tidied_at_ = 2 * entries_.size() + 8;
   }
   entries_.push_back({&thread, thread.waits});
@@ -40,7 +39,8 @@ void WaitQueue::wake_one() {
     return !entry.thread->is_waiting || entry.thread->waits != entry.wait || entry.thread->has_ended;
   });
   if (entries_.empty()) return;
-  const auto chosen = entries_.begin() + static_cast<std::ptrdiff_t>(Simulator::instance().random().below(entries_.size()));
+  const auto chosen =
+      entries_.begin() + static_cast<std::ptrdiff_t>(Simulator::instance().random().below(entries_.size()));
   const Entry entry = *chosen;
   entries_.erase(chosen);
   Simulator::instance().wake(*entry.thread, entry.wait);

@@ -127,9 +127,7 @@ class Simulator {
     double time;
     std::uint64_t number;
     std::function<void()> act;
-    bool operator<(const Event& other) const {
-      return time != other.time ? time > other.time : number > other.number;
-    }
+    bool operator<(const Event& other) const { return time != other.time ? time > other.time : number > other.number; }
   };
   void end(Process& process, int status);
   void make_runnable(Thread& thread);

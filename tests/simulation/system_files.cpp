@@ -1,5 +1,5 @@
-// Files, folders and mapped memory: these functions take the place of the system's library's in this program, and are the
-// simulated cluster's while one of its threads runs. Paths are absolute.
+// Files, folders and mapped memory: these functions take the place of the system's library's in this program, and are
+// the simulated cluster's while one of its threads runs. Paths are absolute.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>

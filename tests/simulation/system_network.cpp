@@ -1,5 +1,5 @@
-// Sockets and what polls, reads and writes descriptors: these functions take the place of the system's library's in this
-// program, and are the simulated cluster's while one of its threads runs.
+// Sockets and what polls, reads and writes descriptors: these functions take the place of the system's library's in
+// this program, and are the simulated cluster's while one of its threads runs.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -216,9 +216,8 @@ ssize_t recv(int descriptor, void* bytes, std::size_t count, int flags) {
 ssize_t sendmsg(int descriptor, const msghdr* message, int flags) {
   MOTLEY_REAL(sendmsg, descriptor, message, flags);
   simulator().operation();
-  return move_parts({message->msg_iov, message->msg_iovlen}, [&](const void* bytes, std::size_t count) {
-    return write_to(descriptor, bytes, count);
-  });
+  return move_parts({message->msg_iov, message->msg_iovlen},
+                    [&](const void* bytes, std::size_t count) { return write_to(descriptor, bytes, count); });
 }
 
 ssize_t recvmsg(int descriptor, msghdr* message, int flags) {

@@ -1,5 +1,5 @@
-// Threads, locks, clocks and processes as the system gives them: these functions take the place of the system's library's
-// in this program, and are the simulated cluster's while one of its threads runs.
+// Threads, locks, clocks and processes as the system gives them: these functions take the place of the system's
+// library's in this program, and are the simulated cluster's while one of its threads runs.
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdarg>
 #include <limits>
@@ -357,7 +357,7 @@ long syscall(long number, ...) noexcept {
 }
 
 void abort() noexcept {
-  if (!Cluster::is_calling()) find_real (&::abort, "abort")();
+  if (!Cluster::is_calling()) find_real(&::abort, "abort")();
   simulator().kill(Cluster::caller(), SIGABRT);
   simulator().operation();
   __builtin_unreachable();

@@ -35,8 +35,8 @@ struct Shared {
   int rank = 0;
   std::uint64_t epoch = 1;  // of the session
   std::vector<double> weights;
-  std::vector<double> gradient;          // sum over this rank's samples of the step
-  std::vector<std::uint32_t> samples;    // that are in it
+  std::vector<double> gradient;        // sum over this rank's samples of the step
+  std::vector<std::uint32_t> samples;  // that are in it
 };
 
 // Tells the observer of each epoch at once.
@@ -145,7 +145,8 @@ class LinearRunner final : public StepRunner {
       shared_.job.add_gradient(sample, shared_.weights, shared_.gradient);
       shared_.samples.push_back(sample);
     }
-    SteadyClock::instance().sleep_until(monotonic_seconds() + seconds_per_sample_ * static_cast<double>(samples.size()));
+    SteadyClock::instance().sleep_until(monotonic_seconds() +
+                                        seconds_per_sample_ * static_cast<double>(samples.size()));
     report.samples += static_cast<double>(samples.size());
     report.samples_hash = hash_samples(report.samples_hash, samples);
     report.loss_count = report.metric_count = report.samples;
@@ -273,9 +274,9 @@ class TrainingRank final : public ElasticRanks {
     LinearRunner runner(shared_, plan, *sync_, setup_.seconds_per_sample);
     LinearEvaluator evaluator(*context_, shared_);
     LinearState model(shared_);
-    checkpoints_.emplace(*context_, setup_.folder / "checkpoint",
-                         Checkpoints::Options{.every_steps = shared_.job.steps_per_checkpoint,
-                                              .keep = shared_.job.checkpoints});
+    checkpoints_.emplace(
+        *context_, setup_.folder / "checkpoint",
+        Checkpoints::Options{.every_steps = shared_.job.steps_per_checkpoint, .keep = shared_.job.checkpoints});
     MOTLEY_TRY(restore({progress_, plan, audit, model}));
     Reporter reporter({.steps = shared_.job.steps, .is_elastic = true});
     PlanMover mover(*context_, follower_, reporter, setup_.folder);

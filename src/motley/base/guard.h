@@ -1,6 +1,6 @@
-// What keeps things from being lost, done twice or mixed up: a condition that must hold, or something that is done. In the
-// build of the simulation (tests/simulation) a guard can be dropped by its name, as if the condition always held, or what
-// is done were not: the simulation must then find that an invariant breaks.
+// What keeps things from being lost, done twice or mixed up: a condition that must hold, or something that is done. In
+// the build of the simulation (tests/simulation) a guard can be dropped by its name, as if the condition always held,
+// or what is done were not: the simulation must then find that an invariant breaks.
 #pragma once
 
 #ifdef MOTLEY_SIMULATION

@@ -157,9 +157,9 @@ void Roster::answer_late(int to, std::uint64_t epoch, Actions& actions) const {
   }
 }
 
-// Of two that have lost each other the higher one goes; a lower one that is gone is missed by all. Where too few would be
-// left that way, and this rank still reaches those that are said to be lost after a while, the one goes that has lost
-// them.
+// Of two that have lost each other the higher one goes; a lower one that is gone is missed by all. Where too few would
+// be left that way, and this rank still reaches those that are said to be lost after a while, the one goes that has
+// lost them.
 std::vector<int> Roster::choose_cut(int from, const std::vector<int>& lost_by_it, double now) {
   if (lost_.contains(from)) return {};
   std::vector<int> cut;

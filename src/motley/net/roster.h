@@ -108,8 +108,8 @@ class Roster {
   const int self_;
   Epoch epoch_;
   const Options options_;
-  std::vector<Epoch> history_;  // that were installed, in order
-  std::set<int> lost_, dead_;   // members
+  std::vector<Epoch> history_;                // that were installed, in order
+  std::set<int> lost_, dead_;                 // members
   std::map<int, double> contradicted_since_;  // by rank: it said then that one is lost which this one reached
   bool stopped_ = false;
   double next_ = kNever;

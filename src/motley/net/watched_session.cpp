@@ -26,7 +26,8 @@ Descriptor open_process(std::int64_t process) {
 }
 
 void kill_process(const Descriptor& process) {
-  if (!MOTLEY_GUARD("kill-lost-process", !process.valid())) ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+  if (!MOTLEY_GUARD("kill-lost-process", !process.valid()))
+    ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
 }
 
 std::chrono::duration<double> seconds(double value) {
@@ -156,7 +157,8 @@ Status WatchedSession::judge(const Claim& peer) const {
   // Others may know of an epoch before this rank does.
   const std::uint64_t epoch = epoch_;
   const bool is_control = identity.purpose == kControlPurpose;
-  const bool is_current = options_.is_elastic && !is_control ? identity.epoch >= epoch : identity.epoch == membership_.epoch;
+  const bool is_current =
+      options_.is_elastic && !is_control ? identity.epoch >= epoch : identity.epoch == membership_.epoch;
   if (!MOTLEY_GUARD("connection-epoch", is_current)) {
     return fail(ErrorCode::kRefused, "rank {} is in epoch {}, rank {} is in epoch {}", identity.rank, identity.epoch,
                 rank_, epoch);

@@ -1,5 +1,5 @@
-// The session of an elastic run's ranks through its epochs: after each change those who are left have a session and a group
-// of their own.
+// The session of an elastic run's ranks through its epochs: after each change those who are left have a session and a
+// group of their own.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class ElasticSession {
   // Both of all ranks; they must outlive this object.
   ElasticSession(net::Session& session, collective::PresentGroup& group) : session_(session), group_(group) {}
 
-  // As ElasticRanks::regroup(). Where it fails, epochs that were installed meanwhile are the next call's, so that all who
-  // are left go through the same ones.
+  // As ElasticRanks::regroup(). Where it fails, epochs that were installed meanwhile are the next call's, so that all
+  // who are left go through the same ones.
   Result<std::vector<std::vector<int>>> regroup(RankContext& context, const Deadline& deadline);
 
   // Of those who are left since the last regroup().

@@ -284,7 +284,8 @@ Status TrainingLoop::try_to_regroup() {
   if ((all_flags & kAudit) != 0 && !has_ended_) end();
   const unsigned shared = MOTLEY_KEEPS("loop-common-duties") ? all_flags : duties_;
   duties_ = (duties_ & kAudit) | (shared & kShared) | (has_ended_ ? kPart : 0U);
-  if ((duties_ & kSave) != 0 && MOTLEY_KEEPS("loop-save-anew")) progress_.saved_step = 0;  // of those who have saved, too
+  if ((duties_ & kSave) != 0 && MOTLEY_KEEPS("loop-save-anew"))
+    progress_.saved_step = 0;  // of those who have saved, too
 
   MOTLEY_TRY(parts_.elastic->synchronise());
   changed_step_ = step + 1;
