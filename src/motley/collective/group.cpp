@@ -71,7 +71,7 @@ class SharedGroup final : public Group {
         return fail(Error{ErrorCode::kInvalidInput, fmt::format("rank 0 makes another group than the {}", name), 0});
       }
       std::ranges::copy(message.payload, payload.begin());
-      MOTLEY_ASSIGN(region, net::Region::map(address, bytes));
+      MOTLEY_ASSIGN(region, map_of_peer(session, address, bytes));
     }
     std::unique_ptr<SharedGroup> group(new SharedGroup(session, std::move(region)));
     sched_getaffinity(0, sizeof(cpu_set_t), &group->slot(membership.rank).cores);

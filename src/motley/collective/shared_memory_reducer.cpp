@@ -101,7 +101,7 @@ class SharedMemoryReducer final : public GradientReducer {
     MOTLEY_ASSIGN(const auto addresses, all_addresses(*group_, *regions_[rank_], deadline));
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
-        MOTLEY_ASSIGN(regions_[rank], net::Region::map(addresses[rank], region_bytes));
+        MOTLEY_ASSIGN(regions_[rank], map_of_peer(session_, addresses[rank], region_bytes));
       }
       values_.push_back(regions_[rank]->data() + values_offset);
     }

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/result.h"
 #include "motley/net/connection.h"
+#include "motley/net/region.h"
 #include "motley/net/session.h"
 
 namespace motley::collective {
@@ -39,6 +41,14 @@ inline std::string describe_ranks(const net::Session& session, const std::vector
 // A connection broke with `error`. Its other end may have given up because a third rank was lost: then that is it.
 inline Error find_cause(const net::Session& session, const Error& error) {
   return error.code == ErrorCode::kPeerLost ? net::first_cause(session, error) : error;
+}
+
+// A peer's memory. Where it is there no more, the peer may be lost: then that is the error.
+inline Result<std::unique_ptr<net::Region>> map_of_peer(const net::Session& session, const net::RegionAddress& address,
+                                                        std::size_t bytes) {
+  auto region = net::Region::map(address, bytes);
+  if (!region) return fail(net::first_cause(session, region.error()));
+  return region;
 }
 
 // An error if a rank is lost, or if the deadline has passed; `operation` ("all_gather, operation 17") says what was
