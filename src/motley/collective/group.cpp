@@ -298,8 +298,8 @@ class TcpGroup final : public Group {
     const std::string what = name(operation);
     MOTLEY_ASSIGN(const net::Message message, next_message(session_, *peers_[peer], peer, what, deadline));
     const net::Message::Header& header = message.header;
-    if (header.type != static_cast<std::uint16_t>(operation) ||
-        !MOTLEY_GUARD("group-sequence", header.tag == sequence_) || message.payload.size() != into.size()) {
+    if (header.type != static_cast<std::uint16_t>(operation) || header.tag != sequence_ ||
+        message.payload.size() != into.size()) {
       return fail(Error{ErrorCode::kInvalidInput,
                         fmt::format("{} with {} bytes: rank {} came with operation type {}, number {} and {} bytes",
                                     what, into.size(), peer, header.type, header.tag, message.payload.size()),

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "motley/base/guard.h"
 #include "motley/base/os/file.h"
 #include "motley/net/socket.h"
 
@@ -89,7 +88,7 @@ Status check_frame(const Frame& frame, std::uint64_t session, std::uint64_t epoc
     return fail(ErrorCode::kRefused, "the frame is of session {:016x}; this side is in session {:016x}", frame.session,
                 session);
   }
-  if (!MOTLEY_GUARD("frame-epoch", frame.epoch == epoch)) {
+  if (frame.epoch != epoch) {
     return fail(ErrorCode::kRefused, "the frame is of epoch {}; this side is in epoch {}", frame.epoch, epoch);
   }
   return {};
@@ -221,8 +220,7 @@ Status Connection::check_header() {
     return {};
   }
   const Posted& front = receives_.front();
-  if (frame_.type != front.type || !MOTLEY_GUARD("frame-tag", frame_.tag == front.tag) ||
-      frame_.length != front.into.size()) {
+  if (frame_.type != front.type || frame_.tag != front.tag || frame_.length != front.into.size()) {
     return broken(ErrorCode::kCorrupt,
                   fmt::format("it sent a frame of type {}, tag {}, {} bytes; type {}, tag {}, {} bytes was expected",
                               frame_.type, frame_.tag, frame_.length, front.type, front.tag, front.into.size()));

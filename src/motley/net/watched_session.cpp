@@ -113,7 +113,7 @@ Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
     if (error.code == ErrorCode::kPeerLost) error.code = ErrorCode::kRefused;  // no loss that one can go on after
     return fail(std::move(error));
   };
-  while (epochs_.installed.empty() || !MOTLEY_GUARD("regroup-agreed", epochs_.is_agreed)) {
+  while (epochs_.installed.empty() || !epochs_.is_agreed) {
     if (failure_.is_final) return final_failure();
     for (int rank = 0; rank < membership_.size(); ++rank) {
       if (!peers_.has_left(rank)) continue;
@@ -159,7 +159,7 @@ Status WatchedSession::judge(const Claim& peer) const {
   const bool is_control = identity.purpose == kControlPurpose;
   const bool is_current =
       options_.is_elastic && !is_control ? identity.epoch >= epoch : identity.epoch == membership_.epoch;
-  if (!MOTLEY_GUARD("connection-epoch", is_current)) {
+  if (!is_current) {
     return fail(ErrorCode::kRefused, "rank {} is in epoch {}, rank {} is in epoch {}", identity.rank, identity.epoch,
                 rank_, epoch);
   }

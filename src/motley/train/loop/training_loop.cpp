@@ -57,7 +57,7 @@ Status TrainingLoop::run() {
 void TrainingLoop::end() {
   has_ended_ = true;
   duties_ |= kSave;
-  if (parts_.elastic != nullptr) duties_ |= kPart;
+  if (parts_.elastic != nullptr && MOTLEY_KEEPS("loop-meet-at-end")) duties_ |= kPart;
   if (stop_) return;
   if (progress_.evaluated_step != progress_.step && options_.evaluate_every_epochs >= 0) duties_ |= kEvaluate;
   if (parts_.plan->ledger().cursor != 0) duties_ |= kAudit;
