@@ -318,6 +318,8 @@ class TrainingRank final : public ElasticRanks {
     return {};
   }
 
+  std::filesystem::path progress_file() const { return setup_.folder / "notes" / "progress"; }
+
   void note_saved() {
     shared_.observer.save(progress_.saved_step);
     if (!context_->writes() || std::exchange(noted_step_, progress_.saved_step) == progress_.saved_step) return;
@@ -325,12 +327,15 @@ class TrainingRank final : public ElasticRanks {
     const std::string text = fmt::format("{:08}\n", progress_.saved_step);
     std::string content;
     for (int line = 0; line < kProgressLines; ++line) content += text;
-    if (write_file(setup_.folder / "progress", content)) shared_.observer.note_progress(progress_.saved_step);
+    const std::filesystem::path file = progress_file();
+    if (make_folders(file.parent_path()) && write_file(file, content)) {
+      shared_.observer.note_progress(progress_.saved_step);
+    }
   }
 
   // Some content that was written, whole; 0: there is none yet.
   Result<std::int64_t> read_progress() const {
-    const auto content = read_file(setup_.folder / "progress");
+    const auto content = read_file(progress_file());
     if (!content && content.error().code == ErrorCode::kInvalidInput) return 0;
     if (!content) return fail(content.error());
     std::int64_t step = 0;
