@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "motley/base/guard.h"
 #include "motley/base/os/memory.h"
 #include "motley/kernels/sum.h"
 
@@ -73,7 +74,7 @@ std::vector<std::size_t> value_offsets(std::span<const std::size_t> bucket_eleme
 Mean weighted_mean(std::span<const double> weights) {
   Mean mean;
   for (std::size_t rank = 0; rank < weights.size(); ++rank) {
-    if (weights[rank] == 0) continue;
+    if (!MOTLEY_GUARD("mean-no-weight", weights[rank] != 0)) continue;
     mean.total_weight += weights[rank];
     mean.ranks.push_back(static_cast<int>(rank));
     mean.coefficients.push_back(weights[rank]);

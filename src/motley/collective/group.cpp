@@ -11,6 +11,7 @@
 #include <functional>
 #include <thread>
 
+#include "motley/base/guard.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/shared_counter.h"
 #include "motley/collective/gradient_reducer.h"
@@ -34,19 +35,6 @@ Status each_part(std::span<T> values, std::size_t most, const Visit& visit) {
     begin += part.size();
   } while (begin < values.size());
   return {};
-}
-
-constexpr double kHealthSeconds = 0.02;  // between two looks at the session while waiting
-
-// The next message of a rank's connection.
-Result<net::Message> next_message(const net::Session& session, net::Connection& from, int peer, const std::string& what,
-                                  const Deadline& deadline) {
-  for (;;) {
-    auto message = from.receive(Deadline::after(std::min(kHealthSeconds, deadline.remaining())), what);
-    if (message) return message;
-    if (message.error().code != ErrorCode::kTimeout) return fail(find_cause(session, message.error()).within(what));
-    MOTLEY_TRY(check_wait(session, deadline, what, [peer] { return std::vector<int>{peer}; }));
-  }
 }
 
 // Of connections over which rank 0 says where a group's memory is; see StageChannels for more.
@@ -83,7 +71,7 @@ class SharedGroup final : public Group {
         return fail(Error{ErrorCode::kInvalidInput, fmt::format("rank 0 makes another group than the {}", name), 0});
       }
       std::ranges::copy(message.payload, payload.begin());
-      MOTLEY_ASSIGN(region, net::Region::map(address, bytes));
+      MOTLEY_ASSIGN(region, map_of_peer(session, address, bytes));
     }
     std::unique_ptr<SharedGroup> group(new SharedGroup(session, std::move(region)));
     sched_getaffinity(0, sizeof(cpu_set_t), &group->slot(membership.rank).cores);
@@ -165,7 +153,8 @@ class SharedGroup final : public Group {
   Slot& slot(int rank) const { return region_->at<Slot>(sizeof(Control))[rank]; }
 
   std::byte* chunk(int rank) const {
-    return region_->data() + sizeof(Control) + size_ * sizeof(Slot) + (2 * rank + sequence_ % 2) * kChunkBytes;
+    const std::uint64_t turn = MOTLEY_KEEPS("group-two-chunks") ? sequence_ % 2 : 0;
+    return region_->data() + sizeof(Control) + size_ * sizeof(Slot) + (2 * rank + turn) * kChunkBytes;
   }
 
   Status synchronise(Operation operation, std::span<const std::byte> mine, std::size_t total,
@@ -178,7 +167,7 @@ class SharedGroup final : public Group {
     own.sequence.store(sequence_, std::memory_order_release);
     auto& arrived = region_->at<Control>(0)->arrived;
     const auto target = static_cast<std::uint32_t>(sequence_ * static_cast<std::uint64_t>(size_));
-    arrived.add(target);
+    if (MOTLEY_KEEPS("group-arrival")) arrived.add(target);
     const auto name = [&] {
       return fmt::format("{}, operation {} of the group", kOperationNames[static_cast<int>(operation)], sequence_);
     };

@@ -22,6 +22,7 @@
 #include <optional>
 #include <thread>
 
+#include "motley/base/guard.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/shared_counter.h"
 #include "motley/collective/gradient_reducer.h"
@@ -100,7 +101,7 @@ class SharedMemoryReducer final : public GradientReducer {
     MOTLEY_ASSIGN(const auto addresses, all_addresses(*group_, *regions_[rank_], deadline));
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
-        MOTLEY_ASSIGN(regions_[rank], net::Region::map(addresses[rank], region_bytes));
+        MOTLEY_ASSIGN(regions_[rank], map_of_peer(session_, addresses[rank], region_bytes));
       }
       values_.push_back(regions_[rank]->data() + values_offset);
     }
@@ -147,8 +148,10 @@ class SharedMemoryReducer final : public GradientReducer {
 
     BucketControl& shared = control(index);
     const bool spin = group_->may_spin();
-    MOTLEY_TRY(wait_until_reached(shared.arrived, bucket.round * static_cast<std::uint32_t>(size_), spin,
-                                  [&] { return check(index, deadline, true); }));
+    if (MOTLEY_KEEPS("reducer-all-arrived")) {
+      MOTLEY_TRY(wait_until_reached(shared.arrived, bucket.round * static_cast<std::uint32_t>(size_), spin,
+                                    [&] { return check(index, deadline, true); }));
+    }
     Outcome outcome;
     for (int rank = 0; rank < size_; ++rank) {
       outcome.total_weight += announcement(index, rank).announced[bucket.round % 2].weight;
@@ -158,8 +161,10 @@ class SharedMemoryReducer final : public GradientReducer {
       break_with(reduced.error());
       return fail(reduced.error());
     }
-    MOTLEY_TRY(wait_until_reached(shared.reduced, bucket.round * bucket.chunks, spin,
-                                  [&] { return check(index, deadline, false); }));
+    if (MOTLEY_KEEPS("reducer-all-reduced")) {
+      MOTLEY_TRY(wait_until_reached(shared.reduced, bucket.round * bucket.chunks, spin,
+                                    [&] { return check(index, deadline, false); }));
+    }
     bucket.under_way = false;
     return outcome;
   }
@@ -217,9 +222,9 @@ class SharedMemoryReducer final : public GradientReducer {
       own.working.store(round, std::memory_order_relaxed);
       do {
         const auto claimed_round = static_cast<std::uint32_t>(claims >> 32);
-        chunk = claimed_round == round ? static_cast<std::uint32_t>(claims) : 0;
+        chunk = MOTLEY_GUARD("reducer-claims-round", claimed_round == round) ? static_cast<std::uint32_t>(claims) : 0;
         const bool over = static_cast<std::int32_t>(claimed_round - round) > 0;
-        if (over || chunk == bucket.chunks) {
+        if (!MOTLEY_GUARD("reducer-round-over", !over) || chunk == bucket.chunks) {
           own.working.store(0, std::memory_order_relaxed);
           return {};
         }

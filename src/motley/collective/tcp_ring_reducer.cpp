@@ -308,7 +308,7 @@ class TcpRingReducer final : public GradientReducer, private Channels {
                                             crc32c(std::as_bytes(std::span(layout_.bucket_elements))),
                                             buckets_.empty() ? 0 : buckets_[0].segment_elements};
     MOTLEY_TRY(to_right->send(kLayoutFrame, 0, std::as_bytes(std::span(own)), deadline, "the layout of the buckets"));
-    MOTLEY_ASSIGN(const auto theirs, from_left->receive(deadline, "the layout of its buckets"));
+    MOTLEY_ASSIGN(const auto theirs, next_message(session_, *from_left, left, "the layout of its buckets", deadline));
     if (!std::ranges::equal(theirs.payload, std::as_bytes(std::span(own)))) {
       return fail(Error{
           ErrorCode::kInvalidInput,

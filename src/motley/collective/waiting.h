@@ -5,10 +5,12 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -19,6 +21,8 @@
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/base/result.h"
+#include "motley/net/connection.h"
+#include "motley/net/region.h"
 #include "motley/net/session.h"
 
 namespace motley::collective {
@@ -39,6 +43,14 @@ inline Error find_cause(const net::Session& session, const Error& error) {
   return error.code == ErrorCode::kPeerLost ? net::first_cause(session, error) : error;
 }
 
+// A peer's memory. Where it is there no more, the peer may be lost: then that is the error.
+inline Result<std::unique_ptr<net::Region>> map_of_peer(const net::Session& session, const net::RegionAddress& address,
+                                                        std::size_t bytes) {
+  auto region = net::Region::map(address, bytes);
+  if (!region) return fail(net::first_cause(session, region.error()));
+  return region;
+}
+
 // An error if a rank is lost, or if the deadline has passed; `operation` ("all_gather, operation 17") says what was
 // being done, and `missing()` returns the ranks that it waits for.
 template <class Missing>
@@ -51,6 +63,19 @@ Status check_wait(const net::Session& session, const Deadline& deadline, const s
                     fmt::format("{}: timeout after {:.3g} s of waiting for {}", operation, deadline.allowed(),
                                 describe_ranks(session, ranks)),
                     ranks.empty() ? -1 : session.job_rank(ranks.front())});
+}
+
+inline constexpr double kHealthSeconds = 0.02;  // between two looks at the session while waiting
+
+// The next message of a rank's connection. `what` says what is waited for.
+inline Result<net::Message> next_message(const net::Session& session, net::Connection& from, int peer,
+                                         const std::string& what, const Deadline& deadline) {
+  for (;;) {
+    auto message = from.receive(Deadline::after(std::min(kHealthSeconds, deadline.remaining())), what);
+    if (message) return message;
+    if (message.error().code != ErrorCode::kTimeout) return fail(find_cause(session, message.error()).within(what));
+    MOTLEY_TRY(check_wait(session, deadline, what, [peer] { return std::vector<int>{peer}; }));
+  }
 }
 
 // What is driven. All is called under the driver's lock.

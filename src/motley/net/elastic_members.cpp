@@ -4,6 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "motley/base/guard.h"
+
 namespace motley::net {
 
 ElasticMembers::ElasticMembers(Membership membership, std::vector<int> present, double give_up_seconds)
@@ -32,7 +34,8 @@ void ElasticMembers::arrive(int rank, Member member) {
 
 void ElasticMembers::kill(int rank) const {
   const Descriptor& process = processes_[static_cast<std::size_t>(rank)];
-  if (process.valid()) ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+  if (!MOTLEY_GUARD("kill-lost-process", !process.valid()))
+    ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
 }
 
 void ElasticMembers::forget(int rank) {

@@ -31,11 +31,17 @@ void PeerStatus::receive_from(int rank, std::span<const Heartbeat> heartbeats) {
   const std::lock_guard lock(mutex_);
   for (const Heartbeat& heartbeat : heartbeats) {
     // Rank 0 tells of all ranks, the others of themselves.
-    if (heartbeat.rank < static_cast<int>(peers_.size()) && heartbeat.rank != rank_ &&
-        (rank == 0 || heartbeat.rank == rank)) {
-      peers_[static_cast<std::size_t>(heartbeat.rank)] = {heartbeat.state, heartbeat.step, heartbeat.phase,
-                                                          monotonic_seconds() - heartbeat.age};
+    if (heartbeat.rank >= static_cast<int>(peers_.size()) || heartbeat.rank == rank_ ||
+        (rank != 0 && heartbeat.rank != rank)) {
+      continue;
     }
+    Peer& peer = peers_[static_cast<std::size_t>(heartbeat.rank)];
+    const double at = monotonic_seconds() - heartbeat.age;
+    if (heartbeat.state == RankState::kLeft) peer.state = RankState::kLeft;
+    if (at < peer.at) continue;  // rank 0 may not hear what this rank does
+    peer.step = heartbeat.step;
+    peer.phase = heartbeat.phase;
+    peer.at = at;
   }
 }
 

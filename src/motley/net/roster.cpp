@@ -5,9 +5,13 @@
 
 #include <algorithm>
 
+#include "motley/base/guard.h"
+
 namespace motley::net {
 
 using Kind = RosterMessage::Kind;
+
+constexpr double kContradictions = 3;  // retries that a rank may say that others are lost which this one reaches
 
 bool Roster::is_member(int rank) const {
   return std::ranges::binary_search(epoch_.members, rank);
@@ -42,11 +46,14 @@ Roster::Actions Roster::lose(int rank, double now) {
   return actions;
 }
 
+Roster::Send Roster::suspicion(int to) const {
+  return {to, {.kind = Kind::kSuspect, .epoch = epoch_.number + 1, .members = {lost_.begin(), lost_.end()}}};
+}
+
 // The lowest member that is not lost proposes, and is told by the others: it may still reach whom they have lost.
 void Roster::act_on_loss(double now, double delay, Actions& actions) {
   if (!leads()) {
-    const std::vector<int> lost(lost_.begin(), lost_.end());
-    actions.push_back(Send{reachable().front(), {.kind = Kind::kSuspect, .epoch = epoch_.number + 1, .members = lost}});
+    actions.push_back(suspicion(reachable().front()));
     delay = options_.retry_seconds;
   }
   expect_round(now + delay);
@@ -89,7 +96,13 @@ Roster::Actions Roster::tick(double now) {
 void Roster::start_round(double now, Actions& actions) {
   expect_round(now + patience());
   std::vector<int> members = reachable();
-  if (!has_majority({members.begin(), members.end()})) return;  // it could only disturb others
+  if (!has_majority({members.begin(), members.end()})) {
+    // A round could only disturb others. One of those who are left may reach more, and put this one out.
+    for (const int rank : members) {
+      if (rank != self_) actions.push_back(suspicion(rank));
+    }
+    return;
+  }
   members.insert(members.end(), candidates_.begin(), candidates_.end());
   std::ranges::sort(members);
   highest_round_ = std::max(highest_round_, promised_.round) + 1;
@@ -98,14 +111,14 @@ void Roster::start_round(double now, Actions& actions) {
   promised_ = ballot_;
   agreed_ = {self_};
   best_ = accepted_;
-  proposal_ = accepted_.round > 0 ? accepted_members_ : members;
+  proposal_ = MOTLEY_GUARD("roster-own-acceptance", accepted_.round == 0) ? members : accepted_members_;
   send_to_members({.kind = Kind::kPrepare, .epoch = epoch_.number + 1, .ballot = ballot_}, actions);
   advance(now, actions);
 }
 
 // Goes on to proposing, and from there to the decision, once a majority agrees.
 void Roster::advance(double now, Actions& actions) {
-  if (phase_ == Phase::kPreparing && has_majority(agreed_)) {
+  if (phase_ == Phase::kPreparing && MOTLEY_GUARD("roster-majority-of-promises", has_majority(agreed_))) {
     phase_ = Phase::kProposing;
     accepted_ = ballot_;
     accepted_members_ = proposal_;
@@ -113,7 +126,9 @@ void Roster::advance(double now, Actions& actions) {
     send_to_members({.kind = Kind::kPropose, .epoch = epoch_.number + 1, .ballot = ballot_, .members = proposal_},
                     actions);
   }
-  if (phase_ == Phase::kProposing && has_majority(agreed_)) install({epoch_.number + 1, proposal_}, now, actions);
+  if (phase_ == Phase::kProposing && MOTLEY_GUARD("roster-majority-of-acceptances", has_majority(agreed_))) {
+    install({epoch_.number + 1, proposal_}, now, actions);
+  }
 }
 
 void Roster::send_to_members(RosterMessage message, Actions& actions) const {
@@ -132,7 +147,7 @@ void Roster::tell_of(const Epoch& next, Actions& actions) const {
 void Roster::install(Epoch next, double now, Actions& actions) {
   const bool was_member = is_member(self_);
   if (was_member) tell_of(next, actions);
-  if (was_member && !std::ranges::binary_search(next.members, self_)) {
+  if (was_member && !MOTLEY_GUARD("roster-own-membership", std::ranges::binary_search(next.members, self_))) {
     stopped_ = true;
     actions.push_back(Stop{fmt::format("the others go on without this rank: epoch {} is of {}", next.number,
                                        fmt::join(next.members, ", "))});
@@ -145,6 +160,7 @@ void Roster::install(Epoch next, double now, Actions& actions) {
   phase_ = Phase::kIdle;
   next_ = give_up_at_ = kNever;
   highest_round_ = 0;
+  contradicted_since_.clear();
   std::erase_if(lost_, [&](int rank) { return !is_member(rank); });
   std::erase_if(dead_, [&](int rank) { return !is_member(rank); });
   std::erase_if(candidates_, [&](int rank) { return is_member(rank); });
@@ -165,6 +181,30 @@ void Roster::answer_late(int to, std::uint64_t epoch, Actions& actions) const {
   }
 }
 
+// Of two that have lost each other the higher one goes; a lower one that is gone is missed by all. Where too few would
+// be left that way, and this rank still reaches those that are said to be lost after a while, the one goes that has
+// lost them.
+std::vector<int> Roster::choose_cut(int from, const std::vector<int>& lost_by_it, double now) {
+  if (lost_.contains(from)) return {};
+  std::vector<int> cut;
+  bool reaches_any = false;
+  for (const int rank : lost_by_it) {
+    if (rank == self_ || !is_member(rank) || lost_.contains(rank)) continue;
+    reaches_any = true;
+    if (rank > from) cut.push_back(rank);
+  }
+  const auto is_majority_without = [&](const std::vector<int>& gone) {
+    const std::vector<int> ranks = reachable();
+    std::set<int> left(ranks.begin(), ranks.end());
+    for (const int rank : gone) left.erase(rank);
+    return has_majority(left);
+  };
+  const double since = contradicted_since_.emplace(from, now).first->second;
+  if (!reaches_any || is_majority_without(cut)) return cut;
+  if (now < since + kContradictions * options_.retry_seconds) return {};
+  return is_majority_without({from}) ? std::vector{from} : cut;
+}
+
 Roster::Actions Roster::receive(int from, const RosterMessage& message, double now) {
   Actions actions;
   if (stopped_) return actions;
@@ -173,7 +213,7 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
     if (is_news) install({message.epoch, message.members}, now, actions);
     return actions;
   }
-  if (message.epoch <= epoch_.number) {
+  if (!MOTLEY_GUARD("roster-past-epoch", message.epoch > epoch_.number)) {
     if (message.kind != Kind::kInstall) answer_late(from, message.epoch, actions);
     return actions;
   }
@@ -189,15 +229,13 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
   };
   switch (message.kind) {
     case Kind::kSuspect:
-      for (const int rank : message.members) {
-        // Of two that have lost each other the higher one goes; a lower one that is gone is missed by all.
-        if (rank < from || rank == self_ || !is_member(rank) || lost_.contains(from) || lost_.contains(rank)) continue;
+      for (const int rank : choose_cut(from, message.members, now)) {
         actions.push_back(Cut{rank});
         std::ranges::move(lose(rank, now), std::back_inserter(actions));
       }
       break;
     case Kind::kPrepare:
-      if (message.ballot <= promised_) {
+      if (!MOTLEY_GUARD("roster-prepare-ballot", message.ballot > promised_)) {
         answer(Kind::kRefuse).ballot = promised_;
         break;
       }
@@ -209,7 +247,7 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
       }
       break;
     case Kind::kPropose:
-      if (message.ballot < promised_) {
+      if (!MOTLEY_GUARD("roster-propose-ballot", message.ballot >= promised_)) {
         answer(Kind::kRefuse).ballot = promised_;
         break;
       }
@@ -218,16 +256,16 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
       answer(Kind::kAccept);
       break;
     case Kind::kPromise:
-      if (phase_ != Phase::kPreparing || message.ballot != ballot_) break;
+      if (phase_ != Phase::kPreparing || !MOTLEY_GUARD("roster-promised-ballot", message.ballot == ballot_)) break;
       agreed_.insert(from);
-      if (message.accepted > best_) {
+      if (!MOTLEY_GUARD("roster-best-acceptance", message.accepted <= best_)) {
         best_ = message.accepted;
         proposal_ = message.members;
       }
       advance(now, actions);
       break;
     case Kind::kAccept:
-      if (phase_ != Phase::kProposing || message.ballot != ballot_) break;
+      if (phase_ != Phase::kProposing || !MOTLEY_GUARD("roster-accepted-ballot", message.ballot == ballot_)) break;
       agreed_.insert(from);
       advance(now, actions);
       break;

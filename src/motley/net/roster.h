@@ -103,6 +103,8 @@ class Roster {
   bool leads() const { return reachable().front() == self_; }
   // Until a round is tried again: longer for higher ranks, so that of two who disturb each other one wins.
   double patience() const { return options_.retry_seconds * (1 + 0.5 * self_); }
+  Send suspicion(int to) const;
+  std::vector<int> choose_cut(int from, const std::vector<int>& lost_by_it, double now);
   void act_on_loss(double now, double delay, Actions& actions);
   void start_round(double now, Actions& actions);
   void advance(double now, Actions& actions);
@@ -114,10 +116,11 @@ class Roster {
   const int self_;
   Epoch epoch_;
   const Options options_;
-  std::vector<Epoch> history_;  // that were installed, in order
+  std::vector<Epoch> history_;                       // that were installed, in order
   std::map<std::uint64_t, std::vector<int>> later_;  // epochs that were told before those that lie between
-  std::set<int> lost_, dead_;   // members
-  std::set<int> candidates_;    // newcomers that are ready
+  std::set<int> lost_, dead_;                        // members
+  std::set<int> candidates_;                         // newcomers that are ready
+  std::map<int, double> contradicted_since_;         // by rank: it said then that one is lost which this one reached
   bool stopped_ = false;
   double next_ = kNever;
   double give_up_at_ = kNever;

@@ -140,7 +140,8 @@ class Session {
   // Ranks keep their numbers. health() is good again, until the next loss; a rank's own error (abort) is final. On one
   // host a lost rank's process has ended by then. A newcomer that is ready for its first step calls it to be taken in;
   // the others' health() then says that the ranks have changed. kUnavailable where a rank has left in order, or nobody
-  // is there any more: those who are left never agree then.
+  // is there any more: those who are left never agree then. kRefused where this rank goes on with nobody: it was put
+  // out, or there is no majority. Never kPeerLost.
   virtual Result<std::vector<Epoch>> regroup(const Deadline& deadline);
   // Leaves in order: peers do not take the closed connections for a failure.
   virtual void leave() = 0;

@@ -99,7 +99,7 @@ Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
   };
   for (;;) {
     if (auto epochs = health_.recover(use)) return std::move(*epochs);
-    if (health_.is_final()) return fail(health_.failure());
+    if (health_.is_final()) return fail(final_failure());
     if (const auto left = find_left()) return fail(*left);
     if (deadline.passed()) {
       return fail(ErrorCode::kTimeout, "those who are left have not agreed within {:.3g} s: {}", deadline.allowed(),
@@ -107,6 +107,13 @@ Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
     }
     wait_for_watcher(deadline);
   }
+}
+
+// No loss that one can go on after.
+Error WatchedSession::final_failure() const {
+  Error error = health_.failure();
+  if (error.code == ErrorCode::kPeerLost) error.code = ErrorCode::kRefused;
+  return error;
 }
 
 std::optional<Error> WatchedSession::find_left() const {
@@ -130,7 +137,7 @@ Status WatchedSession::enter(const Deadline& deadline) {
   std::string last;
   while (!deadline.passed()) {
     if (const auto left = find_left()) return fail(*left);
-    if (health_.is_final()) return fail(health_.failure());
+    if (health_.is_final()) return fail(final_failure());
     const Deadline soon = Deadline::after(std::min(kAnswerSeconds, deadline.remaining()));
     auto running = ask_who_is_there({known.front().address, known.front().port}, options_, secret_, soon);
     if (!running || running->membership.session != membership_.session) {

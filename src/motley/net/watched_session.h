@@ -90,6 +90,7 @@ class WatchedSession final : public Session {
   // Any thread's.
   Status judge_peer(const Claim& peer) const;
   bool has_checksums(const Member& peer) const;
+  Error final_failure() const;
   std::optional<Error> find_left() const;
   void wait_for_watcher(const Deadline& deadline);
   Result<std::unique_ptr<Connection>> connect_to(int peer, std::uint32_t purpose, const Deadline& deadline);

@@ -11,7 +11,9 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
+#include "motley/base/guard.h"
 #include "motley/base/os/descriptor.h"
 #include "motley/base/text.h"
 
@@ -112,18 +114,19 @@ Status write_file(const fs::path& given, std::string_view content) {
     if (!device.valid()) return cannot("write", path);
     return write_all(device.get(), content, path);
   }
-  const fs::path aside = path.string() + ".part-" + std::to_string(::getpid());
+  const fs::path aside =
+      path.string() + (MOTLEY_KEEPS("file-aside") ? ".part-" + std::to_string(::getpid()) : std::string());
   {
     Descriptor descriptor(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (!descriptor.valid()) return cannot("create", aside);
     Status written = write_all(descriptor.get(), content, path);
-    if (written && ::fsync(descriptor.get()) != 0) written = cannot("sync", path);
+    if (written && !MOTLEY_GUARD("file-fsync", ::fsync(descriptor.get()) == 0)) written = cannot("sync", path);
     if (!written) {
       ::unlink(aside.c_str());
       return written;
     }
   }
-  Status renamed = rename_durably(aside, path);
+  Status renamed = MOTLEY_KEEPS("file-rename") ? rename_durably(aside, path) : Status();
   if (!renamed) ::unlink(aside.c_str());
   return renamed;
 }
@@ -136,9 +139,17 @@ Status append_line(const fs::path& path, std::string_view line) {
 
 Status make_folders(const fs::path& path) {
   std::error_code problem;
+  std::vector<fs::path> parents;  // of those that are missing
+  for (fs::path missing = path; !missing.empty() && !fs::exists(missing, problem); missing = missing.parent_path()) {
+    parents.push_back(missing.parent_path());
+  }
   fs::create_directories(path, problem);
   if (problem) {
     return fail(ErrorCode::kIo, "cannot make the folder '{}': {}", path.string(), problem.message());
+  }
+  // Else all that is synced below could be lost with a folder's name.
+  for (const fs::path& parent : parents) {
+    if (MOTLEY_KEEPS("made-folder-fsync")) MOTLEY_TRY(sync_folder(parent));
   }
   return {};
 }
@@ -162,7 +173,7 @@ Status rename_durably(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
     return fail(ErrorCode::kIo, "cannot rename '{}' to '{}': {}", from.string(), to.string(), errno_text());
   }
-  return sync_folder(to.parent_path());
+  return MOTLEY_KEEPS("folder-fsync") ? sync_folder(to.parent_path()) : Status();
 }
 
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {

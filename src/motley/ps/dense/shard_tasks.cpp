@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "motley/base/clock.h"
+#include "motley/base/guard.h"
 #include "motley/ps/dense/dense_job.h"
 
 namespace motley::ps {
@@ -179,11 +180,13 @@ class DenseShardTask final : public ShardTask {
     if (items_.empty() || failed_) return false;
     const Item& item = item_at(taken_);
     if (job_->claimed()) {
-      return job_->shared_.bucket(item.bucket).arrived.reached(round() * static_cast<std::uint32_t>(job_->join_.size));
+      return MOTLEY_GUARD(
+          "server-all-arrived",
+          job_->shared_.bucket(item.bucket).arrived.reached(round() * static_cast<std::uint32_t>(job_->join_.size)));
     }
     bool all = true;
     for (std::size_t rank = 0; rank < channels_.size(); ++rank) {
-      const bool here = received(rank) > taken_;
+      const bool here = MOTLEY_GUARD("server-all-received", received(rank) > taken_);
       if (here && item.segment == nullptr) metrics_.step.set(announced(item.bucket, rank, round()).step);
       all = here && all;
     }

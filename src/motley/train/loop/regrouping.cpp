@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "motley/base/guard.h"
 #include "motley/base/log.h"
 #include "motley/serial/json_fields.h"
 #include "motley/train/loop/training_loop.h"
@@ -74,10 +75,10 @@ Status Regrouping::run() {
 
 // What this rank has is not lost with it, where the others go on without it, or none of them can be reached.
 Status Regrouping::give_up(Error error) {
-  const bool is_alone = error.code == ErrorCode::kUnavailable && error.rank == context_.rank;
+  const bool is_alone = error.code == ErrorCode::kRefused && error.rank == context_.rank;
   if (!is_alone || parts_.elastic->is_newcomer() || progress_.step == 0) return fail(std::move(error));
-  MOTLEY_TRY(parts_.elastic->stand_alone());
-  if (const Status saved = loop_.save(); saved && progress_.saved_step == progress_.step) {
+  const Status saved = parts_.elastic->stand_alone() ? loop_.save() : Status();
+  if (saved && progress_.saved_step == progress_.step) {
     error.message += fmt::format("; a checkpoint was written (step {})", progress_.step);
   }
   return fail(std::move(error));
@@ -123,7 +124,9 @@ Status Regrouping::tell(double begin) {
 WindowParts Regrouping::cut(const Step& step) const {
   WindowParts parts = cut_window(step);
   if (step.number == changed_step_) {
-    for (const std::vector<int>& ranks : epochs_) hand_over(parts, ranks, step.plan.shares);
+    for (const std::vector<int>& ranks : epochs_) {
+      if (MOTLEY_KEEPS("loop-hand-over-next")) hand_over(parts, ranks, step.plan.shares);
+    }
   }
   return parts;
 }
@@ -133,7 +136,7 @@ Status Regrouping::commit(std::int64_t step, const std::vector<Report>& reports)
   if (!has_changed(step)) return {};
   kept_ = epochs_.back();
   epochs_.clear();
-  return parts_.plan->keep_to(step + 1, kept_);
+  return MOTLEY_KEEPS("loop-keep-to-present") ? parts_.plan->keep_to(step + 1, kept_) : Status();
 }
 
 // See the prose at the top of this file.
@@ -151,8 +154,10 @@ Status Regrouping::run_once() {
   MOTLEY_TRY(parts_.plan->restore(saved));
   changed_step_ = step + 1;
   if (auto& under_way = loop_.state.under_way) {
-    for (const auto& ranks : new_epochs_) hand_over(under_way->parts, ranks, under_way->step.plan.shares);
-    under_way->is_started = under_way->is_reduced = false;
+    for (const auto& ranks : new_epochs_) {
+      if (MOTLEY_KEEPS("loop-hand-over")) hand_over(under_way->parts, ranks, under_way->step.plan.shares);
+    }
+    if (MOTLEY_KEEPS("loop-reduce-anew")) under_way->is_started = under_way->is_reduced = false;
     loop_.state.unreported.clear();
   }
   std::ranges::move(new_epochs_, std::back_inserter(epochs_));
@@ -183,7 +188,7 @@ Result<std::int64_t> Regrouping::level() {
     reports.resize(static_cast<std::size_t>(context_.size));
     MOTLEY_TRY(
         context_.group.broadcast(std::as_writable_bytes(std::span(reports)), ahead, context_.step_deadline()));
-    if (!is_newcomer && progress_.step < step) {
+    if (!is_newcomer && !MOTLEY_GUARD("loop-same-step", progress_.step == step)) {
       const auto& under_way = loop_.state.under_way;
       MOTLEY_INVARIANT(progress_.step + 1 == step && under_way && under_way->is_reduced,
                        "rank {} has done step {}, another one step {}", context_.rank, progress_.step, step);
@@ -240,10 +245,13 @@ Status Regrouping::agree_on_duties() {
   for (std::size_t i = 0; i < std::size(duties); ++i) flags[i] = (state.duties & duties[i]) != 0 ? 1 : 0;
   MOTLEY_TRY(context_.group.all_reduce_sum(flags, context_.step_deadline()));
   if (flags[3] > 0 && !state.has_ended) loop_.end();
-  state.duties &= ~kSharedDuties;
-  for (std::size_t i = 0; i < std::size(duties); ++i) state.duties |= flags[i] > 0 ? duties[i] : 0U;
+  const unsigned own = std::exchange(state.duties, state.duties & ~kSharedDuties);
+  for (std::size_t i = 0; i < std::size(duties); ++i) {
+    const bool is_due = MOTLEY_KEEPS("loop-common-duties") ? flags[i] > 0 : (own & duties[i]) != 0;
+    if (is_due) state.duties |= duties[i];
+  }
   if (state.has_ended) state.duties |= kPart;
-  if ((state.duties & kSave) != 0) progress_.saved_step = 0;  // of those who have saved, too
+  if ((state.duties & kSave) != 0 && MOTLEY_KEEPS("loop-save-anew")) progress_.saved_step = 0;  // of those who have saved, too
   return {};
 }
 

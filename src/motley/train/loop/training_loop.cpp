@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/guard.h"
 #include "motley/base/log.h"
 
 namespace motley::train {
@@ -58,7 +59,7 @@ Status TrainingLoop::run() {
 void TrainingLoop::end() {
   state_.has_ended = true;
   state_.duties |= kSave;
-  if (regrouping_) state_.duties |= kPart;
+  if (regrouping_ && MOTLEY_KEEPS("loop-meet-at-end")) state_.duties |= kPart;
   if (state_.stops) return;
   if (progress_.evaluated_step != progress_.step && options_.evaluate_every_epochs >= 0) state_.duties |= kEvaluate;
   if (parts_.plan->ledger().cursor != 0) state_.duties |= kAudit;

@@ -7,8 +7,8 @@
 namespace motley::train {
 namespace {
 
-// Of sessions of some ranks, within an epoch.
-constexpr std::uint16_t kOfAll = 1, kOfSome = 2, kOfOne = 3;
+// Of sessions of some ranks; those of an epoch have its number.
+constexpr std::uint16_t kOfSome = 0xfffe, kOfOne = 0xffff;
 
 }  // namespace
 
@@ -23,6 +23,7 @@ Result<std::unique_ptr<collective::Group>> ElasticWorker::make_first_group() {
   auto group = std::make_unique<collective::PresentGroup>(role_.size);
   group->use(std::move(first), ranks);
   group_ = group.get();
+  epochs_.emplace(session_, *group_);
   return group;
 }
 
@@ -42,15 +43,7 @@ void ElasticWorker::close() const {
 }
 
 Result<std::vector<std::vector<int>>> ElasticWorker::regroup() {
-  MOTLEY_ASSIGN(const std::vector<net::Epoch> epochs, session_.regroup(Deadline::after(job_.deadline.join)));
-  const net::Epoch& last = epochs.back();
-  epoch_session_ = &add_session(last.members, kOfAll);
-  MOTLEY_ASSIGN(auto group, collective::make_group(*epoch_session_));
-  group_->use(std::move(group), last.members);
-  parts_.context->present = last.members;
-  std::vector<std::vector<int>> ranks;
-  for (const net::Epoch& epoch : epochs) ranks.push_back(epoch.members);
-  return ranks;
+  return epochs_->regroup(*parts_.context, Deadline::after(job_.deadline.join));
 }
 
 // A newcomer has not measured how gradients travel best; it takes the others' choice.
@@ -59,7 +52,7 @@ Status ElasticWorker::synchronise() {
   const double own[] = {static_cast<double>(options_.wire)};
   MOTLEY_ASSIGN(const auto wires, context.group.all_gather(own, context.step_deadline()));
   options_.wire = static_cast<collective::WireType>(wires[static_cast<std::size_t>(context.writer)]);
-  return parts_.sync->go_on(*epoch_session_, options_, Deadline::after(job_.deadline.join));
+  return parts_.sync->go_on(epochs_->present(), options_, Deadline::after(job_.deadline.join));
 }
 
 Result<std::unique_ptr<collective::Group>> ElasticWorker::make_group(const std::vector<int>& ranks) {

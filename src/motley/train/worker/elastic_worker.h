@@ -5,12 +5,14 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "motley/collective/present_group.h"
 #include "motley/net/session.h"
 #include "motley/train/job/job.h"
 #include "motley/train/launch/role.h"
+#include "motley/train/loop/elastic_session.h"
 #include "motley/train/loop/parts.h"
 #include "motley/train/step/bucketed_gradient_sync.h"
 
@@ -61,7 +63,7 @@ class ElasticWorker final : public ElasticRanks {
   net::Session& session_;
   const net::Secret& secret_;
   std::vector<std::unique_ptr<net::Session>> sessions_;  // of some ranks each; what was made of one outlives it not
-  net::Session* epoch_session_ = nullptr;                // of the present epoch
+  std::optional<ElasticSession> epochs_;
   collective::PresentGroup* group_ = nullptr;
   ps::ServerOptions options_;
   Parts parts_;

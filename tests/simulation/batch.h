@@ -1,0 +1,32 @@
+// Many schedules, one seed after the other, in processes of their own: what a simulated process leaves behind when it
+// is killed goes with them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace motley::simulation {
+
+struct Failure {
+  std::uint64_t seed = 0;
+  std::string violation;  // the first
+};
+
+struct BatchResult {
+  std::uint64_t schedules = 0;  // that were run
+  double seconds = 0;           // of one processor
+  std::vector<Failure> failures;
+};
+
+struct BatchOptions {
+  std::uint64_t first_seed = 1;
+  std::uint64_t schedules = 1;
+  std::string mutant;         // the guard that is dropped; empty: none
+  std::size_t processes = 1;  // at a time
+};
+
+// Ends soon after the first failure.
+BatchResult run_batch(const BatchOptions& options);
+
+}  // namespace motley::simulation

@@ -1,0 +1,103 @@
+// What must hold of a job whatever happens, held against all that its ranks do. It stands outside of the cluster and
+// sees everything at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/data/local/ledger.h"
+
+namespace motley::simulation {
+
+// The tiny linear model that is trained: y = w x, of which each sample has one pair.
+struct LinearJob {
+  std::uint32_t samples = 120;
+  std::uint32_t batch = 24;
+  std::int64_t steps = 20;
+  std::int64_t steps_per_checkpoint = 4;
+  int checkpoints = 2;  // that are kept
+  std::vector<std::size_t> bucket_elements = {8, 16};
+
+  std::size_t elements() const;
+  data::LedgerState fresh_ledger() const { return {.seed = 11, .epoch = 0, .cursor = 0, .size = samples}; }
+  std::vector<double> initial_weights() const;
+  // Adds the sample's gradient at these weights.
+  void add_gradient(std::uint32_t sample, std::span<const double> weights, std::span<double> gradient) const;
+  static constexpr double kLearningRate = 0.02;
+};
+
+class Observer {
+ public:
+  explicit Observer(const LinearJob& job);
+
+  // Each start of the job is a generation, from 1 on.
+  void begin_generation();
+  int generation() const { return generation_; }
+
+  void install(std::uint64_t epoch, const std::vector<int>& members, int rank);
+  // Acts once the rank has installed this epoch or a later one in this generation.
+  void at_epoch(std::uint64_t epoch, int rank, std::function<void()> act);
+  // The samples that are in the gradient which a rank brings to a step in an epoch.
+  void contribute(std::uint64_t epoch, std::int64_t step, int rank, std::vector<std::uint32_t> samples);
+  void commit(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights);
+  void save(std::int64_t step);  // a rank was told that the checkpoint is written
+  void restore(std::int64_t step, std::span<const double> weights);
+  // Of a file that is replaced again and again: what was written last, and what a later start reads.
+  void note_progress(std::int64_t step) { noted_ = step; }
+  void check_progress(std::int64_t step);
+  // Its checkpoints may be damaged, by bits that the disk has lost: the last one may be of no use, not all.
+  void expect_damage() { may_be_damaged_ = true; }
+  // Where a rank's main function ends: done, or why not.
+  void finish(int rank, const Status& done, std::int64_t step);
+  // The same of a worker of the job that has a server.
+  void finish_worker(int rank, const Status& done);
+  void violate(const std::string& text);
+
+  const std::vector<std::string>& violations() const { return violations_; }
+  bool has_committed() const { return !steps_.empty(); }  // in this generation
+  int finished_workers() const { return finished_workers_; }
+  int finished() const { return finished_; }                            // ranks of this generation that have done all
+  const std::vector<std::string>& endings() const { return endings_; }  // of ranks of this generation that have not
+
+ private:
+  struct Awaited {
+    std::uint64_t epoch = 0;
+    int rank = 0;
+    std::function<void()> act;
+  };
+  void check_ending(const std::string& who, const Error& error);
+  // The weights after a step. A rank may be lost after it has committed one and before any other has: then the others
+  // do the step again, in another order of sums.
+  struct Version {
+    std::uint64_t hash = 0;
+    std::set<std::pair<int, std::uint64_t>> commits;  // ranks, and the epochs whose gradients it is of
+  };
+  using Key = std::pair<int, std::int64_t>;  // generation and step
+
+  const LinearJob job_;
+  std::vector<std::vector<double>> expected_;        // weights after each step, as one rank computes them
+  std::vector<std::vector<std::uint32_t>> windows_;  // the samples of each step, ascending
+  int generation_ = 0;
+  int finished_ = 0;
+  int finished_workers_ = 0;
+  std::int64_t first_step_ = 1;  // of this generation
+  std::int64_t saved_ = 0;       // acknowledged, in any generation
+  std::int64_t noted_ = 0;
+  bool may_be_damaged_ = false;
+  std::map<std::pair<int, std::uint64_t>, std::vector<int>> members_;  // by generation and epoch
+  std::map<std::pair<std::uint64_t, std::int64_t>, std::map<int, std::vector<std::uint32_t>>> contributions_;
+  std::map<Key, std::vector<Version>> committed_;
+  std::map<int, std::int64_t> steps_;  // by rank, of this generation: committed last
+  std::vector<Awaited> awaited_;
+  std::vector<std::string> endings_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace motley::simulation

@@ -1,0 +1,69 @@
+// The simulation itself: a seed says all that happens, what is drawn is as hard as it is meant to be, and a guard that
+// is dropped is found and explained by few faults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "motley/base/log.h"
+#include "tests/simulation/batch.h"
+#include "tests/simulation/mutants.h"
+#include "tests/simulation/run_schedule.h"
+
+namespace motley::simulation {
+namespace {
+
+class Simulation : public ::testing::Test {
+ protected:
+  Simulation() { spdlog::set_level(spdlog::level::off); }
+  ~Simulation() override {
+    drop_guard("");
+    spdlog::set_level(spdlog::level::info);
+  }
+};
+
+TEST_F(Simulation, ASeedSaysAllThatHappens) {
+  std::set<std::uint64_t> traces;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    const Outcome first = run_schedule(make_schedule(seed), true);
+    const Outcome second = run_schedule(make_schedule(seed), true);
+    EXPECT_EQ(first.trace, second.trace) << "seed " << seed;
+    EXPECT_EQ(first.notes, second.notes) << "seed " << seed;
+    traces.insert(first.trace);
+  }
+  EXPECT_EQ(traces.size(), 12U);
+}
+
+TEST_F(Simulation, SchedulesHaveThreeFaultsOfTwoKinds) {
+  std::set<FaultKind> kinds;
+  for (std::uint64_t seed = 1; seed <= 500; ++seed) {
+    const Schedule schedule = make_schedule(seed);
+    ASSERT_GE(schedule.ranks, 4);
+    ASSERT_GE(schedule.faults.size(), 3U);
+    std::set<FaultKind> own;
+    for (const Fault& fault : schedule.faults) own.insert(fault.kind);
+    ASSERT_GE(own.size(), 2U);
+    kinds.insert(own.begin(), own.end());
+  }
+  EXPECT_EQ(kinds.size(), static_cast<std::size_t>(kFaultKinds));
+}
+
+TEST_F(Simulation, InvariantsHold) {
+  const BatchResult result = run_batch({.first_seed = 1, .schedules = 200});
+  EXPECT_EQ(result.schedules, 200U);
+  for (const Failure& failure : result.failures) ADD_FAILURE() << "seed " << failure.seed << ": " << failure.violation;
+}
+
+TEST_F(Simulation, ADroppedGuardIsFoundAndExplained) {
+  const BatchResult result = run_batch({.first_seed = 1, .schedules = 200, .mutant = "folder-fsync"});
+  ASSERT_EQ(result.failures.size(), 1U);
+  ASSERT_TRUE(drop_guard("folder-fsync"));
+  const Schedule schedule = make_schedule(result.failures.front().seed);
+  const Schedule least = shrink(schedule);
+  EXPECT_LT(least.faults.size(), schedule.faults.size());
+  EXPECT_THAT(describe(least), ::testing::HasSubstr("the power fails"));
+  EXPECT_FALSE(run_schedule(least).violations.empty());
+}
+
+}  // namespace
+}  // namespace motley::simulation

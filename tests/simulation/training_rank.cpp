@@ -1,0 +1,380 @@
+#include "tests/simulation/training_rank.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "motley/base/os/file.h"
+#include "motley/collective/kept_gradients.h"
+#include "motley/collective/present_group.h"
+#include "motley/train/loop/elastic_session.h"
+#include "motley/train/loop/training_loop.h"
+
+namespace motley::simulation {
+namespace {
+
+using namespace train;  // NOLINT: this file plays a part of it
+
+constexpr double kStepSeconds = 30;
+constexpr double kJoinSeconds = 20;
+constexpr double kBackwardSeconds = 0.5e-3;  // after each bucket, while it is reduced
+constexpr int kProgressLines = 100;
+
+std::span<const double> as_doubles(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const double*>(bytes.data()), bytes.size() / sizeof(double)};
+}
+
+// What all parts of a rank use, and the weights.
+struct Shared {
+  const LinearJob& job;
+  Observer& observer;
+  int rank = 0;
+  std::uint64_t epoch = 1;  // of the session
+  std::vector<double> weights;
+  std::vector<double> gradient;        // sum over this rank's samples of the step
+  std::vector<std::uint32_t> samples;  // that are in it
+};
+
+// Tells the observer of each epoch at once.
+class ObservedSession final : public net::Session {
+ public:
+  ObservedSession(std::unique_ptr<net::Session> session, Observer& observer)
+      : session_(std::move(session)), observer_(observer) {}
+  const net::Membership& membership() const override { return session_->membership(); }
+  const net::SessionOptions& options() const override { return session_->options(); }
+  Result<std::unique_ptr<net::Connection>> connect(int peer, std::uint32_t purpose, const Deadline& deadline) override {
+    return session_->connect(peer, purpose, deadline);
+  }
+  Status health() const override { return session_->health(); }
+  void abort(const Error& error) override { session_->abort(error); }
+  void set_phase(std::uint64_t step, const char* phase) override { session_->set_phase(step, phase); }
+  std::string last_seen(int rank) const override { return session_->last_seen(rank); }
+  Result<std::vector<net::Epoch>> regroup(const Deadline& deadline) override {
+    MOTLEY_ASSIGN(auto epochs, session_->regroup(deadline));
+    for (const net::Epoch& epoch : epochs) observer_.install(epoch.number, epoch.members, membership().rank);
+    return epochs;
+  }
+  void leave() override { session_->leave(); }
+
+ private:
+  const std::unique_ptr<net::Session> session_;
+  Observer& observer_;
+};
+
+class LinearSync final : public GradientSync {
+ public:
+  LinearSync(Shared& shared, std::unique_ptr<collective::GradientReducer> reducer)
+      : shared_(shared), reducer_(std::move(reducer)) {}
+
+  Status prepare() {
+    return reducer_.prepare({collective::DataType::kFloat64, shared_.job.bucket_elements},
+                            Deadline::after(kJoinSeconds));
+  }
+  Status replace(std::unique_ptr<collective::GradientReducer> reducer) {
+    return reducer_.replace(std::move(reducer), Deadline::after(kJoinSeconds));
+  }
+
+  void begin(const Step&) override {
+    std::ranges::fill(shared_.gradient, 0.0);
+    shared_.samples.clear();
+  }
+  void arm(const Step& step, double weight, std::function<void(int)>) override {
+    step_ = step.number;
+    weight_ = weight;
+  }
+  Status flush() override {
+    shared_.observer.contribute(shared_.epoch, step_, shared_.rank, shared_.samples);
+    std::size_t begin = 0;
+    for (int bucket = 0; bucket < buckets(); ++bucket) {
+      const auto own = reducer_.buffer(bucket);
+      auto* values = reinterpret_cast<double*>(own.data());
+      const std::size_t count = own.size() / sizeof(double);
+      constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();  // of no weight it is not looked at
+      for (std::size_t i = 0; i < count; ++i) {
+        values[i] = weight_ > 0 ? shared_.gradient[begin + i] / weight_ : kNothing;
+      }
+      begin += count;
+      MOTLEY_TRY(reducer_.start(static_cast<std::uint64_t>(step_), bucket, weight_));
+      SteadyClock::instance().sleep_until(monotonic_seconds() + kBackwardSeconds);
+    }
+    return {};
+  }
+  void scale(double) override {}
+  void resume() override {}
+  Status wait(const Step&, double seconds, Report&) override {
+    const Deadline deadline = Deadline::after(seconds);
+    reduced_.clear();
+    for (int bucket = 0; bucket < buckets(); ++bucket) {
+      MOTLEY_TRY(reducer_.wait(bucket, deadline));
+      std::ranges::copy(as_doubles(reducer_.result(bucket)), std::back_inserter(reduced_));
+    }
+    reduced_in_ = shared_.epoch;
+    return {};
+  }
+  Status update(const Step& step) override {
+    for (std::size_t i = 0; i < reduced_.size(); ++i) shared_.weights[i] -= step.learning_rate * reduced_[i];
+    shared_.observer.commit(reduced_in_, step.number, shared_.rank, shared_.weights);
+    return {};
+  }
+  std::string parameter_name(std::size_t) const override { return "weights"; }
+  bool is_async() const override { return false; }
+  std::uint64_t bytes_sent() const override { return reducer_.bytes_sent(); }
+
+ private:
+  int buckets() const { return static_cast<int>(shared_.job.bucket_elements.size()); }
+
+  Shared& shared_;
+  collective::KeptGradients reducer_;
+  std::int64_t step_ = 0;
+  double weight_ = 0;
+  std::vector<double> reduced_;
+  std::uint64_t reduced_in_ = 0;  // epoch
+};
+
+class LinearRunner final : public StepRunner {
+ public:
+  LinearRunner(Shared& shared, BatchPlan& plan, LinearSync& sync, double seconds_per_sample)
+      : shared_(shared), plan_(plan), sync_(sync), seconds_per_sample_(seconds_per_sample) {}
+  Status run(const Step& step, Report& report) override { return add(step, plan_.samples(step, shared_.rank), report); }
+  Status add(const Step& step, std::span<const std::uint32_t> samples, Report& report) override {
+    for (const std::uint32_t sample : samples) {
+      shared_.job.add_gradient(sample, shared_.weights, shared_.gradient);
+      shared_.samples.push_back(sample);
+    }
+    SteadyClock::instance().sleep_until(monotonic_seconds() +
+                                        seconds_per_sample_ * static_cast<double>(samples.size()));
+    report.samples += static_cast<double>(samples.size());
+    report.samples_hash = hash_samples(report.samples_hash, samples);
+    report.loss_count = report.metric_count = report.samples;
+    return sync_.start(step, report.samples);
+  }
+
+ private:
+  Shared& shared_;
+  BatchPlan& plan_;
+  LinearSync& sync_;
+  const double seconds_per_sample_;
+};
+
+class LinearEvaluator final : public Evaluator {
+ public:
+  LinearEvaluator(const RankContext& context, Shared& shared) : context_(context), shared_(shared) {}
+  Result<std::optional<std::vector<Value>>> evaluate(std::int64_t) override {
+    double sum[] = {shared_.weights.front()};
+    MOTLEY_TRY(context_.group.all_reduce_sum(sum, context_.step_deadline()));
+    return std::vector<Value>{{"loss", sum[0]}};
+  }
+
+ private:
+  const RankContext& context_;
+  Shared& shared_;
+};
+
+class LinearState final : public ModelState {
+ public:
+  explicit LinearState(Shared& shared) : shared_(shared) {}
+  Result<std::string> weights(std::int64_t) override {
+    return std::string(reinterpret_cast<const char*>(shared_.weights.data()), shared_.weights.size() * sizeof(double));
+  }
+  Result<std::string> optimizer(std::int64_t) override { return "none"; }
+  Status load_weights(const std::string& text) override {
+    if (text.size() != shared_.weights.size() * sizeof(double)) {
+      return fail(ErrorCode::kInvalidInput, "{} bytes of weights", text.size());
+    }
+    std::memcpy(shared_.weights.data(), text.data(), text.size());
+    return {};
+  }
+  Status load_optimizer(const std::string&) override { return {}; }
+  Status start(std::int64_t, int) override { return {}; }
+  Status save_embeddings() override { return {}; }
+  int embedding_servers() const override { return 0; }
+
+ private:
+  Shared& shared_;
+};
+
+class NoFollower final : public PlanFollower {
+ public:
+  bool may_follow(const Replanner::Move&) const override { return false; }
+  Result<const StageLayout*> follow(planning::Plan, std::vector<int>) override { return nullptr; }
+};
+
+class TrainingRank final : public ElasticRanks {
+ public:
+  TrainingRank(const RankSetup& setup, const LinearJob& job, Observer& observer)
+      : setup_(setup),
+        shared_{.job = job,
+                .observer = observer,
+                .rank = setup.session.rank,
+                .weights = job.initial_weights(),
+                .gradient = std::vector<double>(job.elements()),
+                .samples = {}} {}
+
+  Status run() {
+    MOTLEY_TRY(join());
+    Status done = train();
+    if (done) {
+      session_->leave();
+      return done;
+    }
+    Error error = done.error();
+    if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kTimeout) {
+      error = net::first_cause(*session_, error);
+    }
+    session_->abort(error);
+    return fail(std::move(error));
+  }
+  std::int64_t step() const { return progress_.step; }
+
+  Result<std::vector<std::vector<int>>> regroup() override {
+    note_saved();
+    MOTLEY_ASSIGN(auto epochs, elastic_->regroup(*context_, Deadline::after(kJoinSeconds)));
+    shared_.epoch = elastic_->epoch();
+    return epochs;
+  }
+  Status synchronise() override {
+    MOTLEY_ASSIGN(auto reducer, collective::make_reducer(elastic_->present(), setup_.reducer));
+    return sync_->replace(std::move(reducer));
+  }
+  Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>&) override {
+    return fail(ErrorCode::kUnavailable, "nobody joins");
+  }
+  Status take_over(std::int64_t) override { return {}; }
+  Status stand_alone() override { return fail(ErrorCode::kUnavailable, "a rank without the others does nothing"); }
+  int minimum() const override { return setup_.minimum; }
+  double join_seconds() const override { return 0; }
+  bool is_newcomer() const override { return false; }
+  void enter() override {}
+  void follow_writer(int rank) override { context_->writer = rank; }
+
+ private:
+  Status join() {
+    const auto secret = net::Secret::from_text("all ranks of the simulated job know this", "secret");
+    MOTLEY_ASSIGN(auto session, net::Session::join(setup_.session, *secret));
+    session_ = std::make_unique<ObservedSession>(std::move(session), shared_.observer);
+    const int size = setup_.session.size;
+    shared_.observer.install(1, all_ranks(size), shared_.rank);
+    group_ = std::make_unique<collective::PresentGroup>(size);
+    MOTLEY_ASSIGN(auto group, collective::make_group(*session_));
+    group_->use(std::move(group), all_ranks(size));
+    elastic_.emplace(*session_, *group_);
+    context_.emplace(shared_.rank, size, *session_, *group_, timeline_, kStepSeconds);
+    return {};
+  }
+
+  Status train() {
+    const int size = setup_.session.size;
+    data::BatchSplitOptions split;
+    split.policy = data::SplitPolicy::kDynamic;
+    split.may_pull = false;
+    split.batch = shared_.job.batch;
+    split.limits.resize(static_cast<std::size_t>(size), {.minimum = 0});
+    MOTLEY_ASSIGN(BatchPlan plan, BatchPlan::create({.mode = "dynamic"}, split, shared_.job.fresh_ledger()));
+    SampleAudit audit(shared_.job.samples);
+    audit.record_all();
+    MOTLEY_ASSIGN(auto reducer, collective::make_reducer(*session_, setup_.reducer));
+    sync_.emplace(shared_, std::move(reducer));
+    MOTLEY_TRY(sync_->prepare());
+    LinearRunner runner(shared_, plan, *sync_, setup_.seconds_per_sample);
+    LinearEvaluator evaluator(*context_, shared_);
+    LinearState model(shared_);
+    checkpoints_.emplace(
+        *context_, setup_.folder / "checkpoint",
+        Checkpoints::Options{.every_steps = shared_.job.steps_per_checkpoint, .keep = shared_.job.checkpoints});
+    MOTLEY_TRY(restore({progress_, plan, audit, model}));
+    Reporter reporter({.steps = shared_.job.steps, .is_elastic = true});
+    PlanMover mover(*context_, follower_, reporter, setup_.folder);
+    EmulationWatch emulation(std::vector<std::string>(static_cast<std::size_t>(size)), 64, false);
+    LoopOptions options;
+    options.steps = shared_.job.steps;
+    options.evaluate_every_epochs = 1;
+    options.learning_rate = [](std::int64_t) { return LinearJob::kLearningRate; };
+    options.is_asked_to_stop = [this] {
+      note_saved();
+      return false;
+    };
+    const LoopParts parts = {&plan,  &runner,    nullptr,   &*sync_,        &evaluator, &model,
+                             &audit, &emulation, &reporter, &*checkpoints_, &mover,     this};
+    Status done = TrainingLoop(std::move(options), *context_, parts, progress_).run();
+    note_saved();
+    if (!done) return done;
+    if (audit.not_used_once() != 0) {
+      return fail(ErrorCode::kInternal, "{} samples were not used once", audit.not_used_once());
+    }
+    return {};
+  }
+
+  Status restore(const RunState& state) {
+    Checkpoint start;
+    const std::filesystem::path folder = setup_.folder / "checkpoint";
+    if (context_->writes() && setup_.resume && holds_checkpoint(folder)) {
+      MOTLEY_ASSIGN(start, read_newest_checkpoint(folder));
+    } else if (context_->writes()) {
+      MOTLEY_ASSIGN(start.files[kWeightsFile], state.model.weights(0));
+    }
+    MOTLEY_TRY(checkpoints_->restore(std::move(start), state, [](Status loaded) { return loaded; }));
+    if (context_->writes()) {
+      shared_.observer.restore(progress_.step, shared_.weights);
+      MOTLEY_ASSIGN(const std::int64_t noted, read_progress());
+      shared_.observer.check_progress(noted);
+    }
+    if (progress_.next_evaluation == 0) progress_.next_evaluation = 1;
+    return {};
+  }
+
+  std::filesystem::path progress_file() const { return setup_.folder / "notes" / "progress"; }
+
+  void note_saved() {
+    shared_.observer.save(progress_.saved_step);
+    if (!context_->writes() || std::exchange(noted_step_, progress_.saved_step) == progress_.saved_step) return;
+    // A file that is written anew each time, in place of the one before.
+    const std::string text = fmt::format("{:08}\n", progress_.saved_step);
+    std::string content;
+    for (int line = 0; line < kProgressLines; ++line) content += text;
+    const std::filesystem::path file = progress_file();
+    if (make_folders(file.parent_path()) && write_file(file, content)) {
+      shared_.observer.note_progress(progress_.saved_step);
+    }
+  }
+
+  // Some content that was written, whole; 0: there is none yet.
+  Result<std::int64_t> read_progress() const {
+    const auto content = read_file(progress_file());
+    if (!content && content.error().code == ErrorCode::kInvalidInput) return 0;
+    if (!content) return fail(content.error());
+    std::int64_t step = 0;
+    std::from_chars(content->data(), content->data() + std::min<std::size_t>(content->size(), 8), step);
+    std::string expected;
+    for (int line = 0; line < kProgressLines; ++line) expected += fmt::format("{:08}\n", step);
+    if (*content != expected) return fail(ErrorCode::kInternal, "the file of the progress is torn");
+    return step;
+  }
+
+  const RankSetup& setup_;
+  Shared shared_;
+  std::unique_ptr<net::Session> session_;
+  std::unique_ptr<collective::PresentGroup> group_;
+  std::optional<ElasticSession> elastic_;
+  TimelineRecorder timeline_{0};
+  std::optional<RankContext> context_;
+  std::optional<LinearSync> sync_;
+  std::optional<Checkpoints> checkpoints_;
+  NoFollower follower_;
+  RunProgress progress_;
+  std::int64_t noted_step_ = 0;
+};
+
+}  // namespace
+
+int run_training_rank(const RankSetup& setup, const LinearJob& job, Observer& observer) {
+  TrainingRank rank(setup, job, observer);
+  const Status done = rank.run();
+  observer.finish(setup.session.rank, done, rank.step());
+  return done ? 0 : 1;
+}
+
+}  // namespace motley::simulation

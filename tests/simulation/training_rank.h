@@ -1,0 +1,26 @@
+// A rank of an elastic training job, as the program runs it: session, collectives, batch plan, training loop and
+// checkpoints are production's; only the network is a linear model.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "motley/collective/gradient_reducer.h"
+#include "motley/net/session.h"
+#include "tests/simulation/observer.h"
+
+namespace motley::simulation {
+
+struct RankSetup {
+  net::SessionOptions session;
+  collective::ReducerOptions reducer;
+  int minimum = 1;  // ranks that the job goes on with
+  bool resume = false;
+  std::filesystem::path folder;
+  double seconds_per_sample = 0.5e-3;
+};
+
+// The main function of its process. The status that it exits with.
+int run_training_rank(const RankSetup& setup, const LinearJob& job, Observer& observer);
+
+}  // namespace motley::simulation
