@@ -380,7 +380,7 @@ Claim own_claim(const SessionOptions& options, const Membership& membership, std
 
 Result<std::unique_ptr<Session>> Session::join(const SessionOptions& options, const Secret& secret) {
   MOTLEY_TRY(check(options));
-  MOTLEY_ASSIGN(Gathering gathering, options.is_newcomer   ? find_running(options, secret)
+  MOTLEY_ASSIGN(Gathering gathering, options.is_newcomer ? find_running(options, secret)
                                      : options.rank == 0 ? gather(options, secret)
                                                          : attend(options, secret));
   if (!options.is_newcomer) {
@@ -389,7 +389,8 @@ Result<std::unique_ptr<Session>> Session::join(const SessionOptions& options, co
   SessionOptions joined = options;
   joined.publish = {};
   auto session = std::make_unique<WatchedSession>(std::move(joined), secret, std::move(gathering));
-  if (options.is_elastic && !options.is_newcomer) MOTLEY_TRY(session->connect_all(Deadline::after(options.join_seconds)));
+  if (options.is_elastic && !options.is_newcomer)
+    MOTLEY_TRY(session->connect_all(Deadline::after(options.join_seconds)));
   return session;
 }
 

@@ -11,10 +11,10 @@ namespace motley::net {
 namespace {
 
 constexpr double kBeatSeconds = 1;
-constexpr double kAbortSeconds = 2;         // abort() waits for the word to leave
-constexpr double kLeaveSeconds = 10;        // leave() waits for the others
-constexpr double kAnswerSeconds = 2;        // a member may take to say who is there
-constexpr double kEnterSeconds = 5;         // may pass until a newcomer that is ready is a member
+constexpr double kAbortSeconds = 2;   // abort() waits for the word to leave
+constexpr double kLeaveSeconds = 10;  // leave() waits for the others
+constexpr double kAnswerSeconds = 2;  // a member may take to say who is there
+constexpr double kEnterSeconds = 5;   // may pass until a newcomer that is ready is a member
 constexpr double kAskAgainSeconds = 0.05;
 constexpr double kLingerSeconds = 0.3;      // after the last word, so that it is not lost with the socket
 constexpr std::size_t kMaxQueuedBeats = 8;  // to a rank that does not read
@@ -118,7 +118,8 @@ Error WatchedSession::final_failure() const {
 
 std::optional<Error> WatchedSession::find_left() const {
   for (int rank = 0; rank < membership_.size(); ++rank) {
-    if (peers_.has_left(rank)) return Error{ErrorCode::kUnavailable, fmt::format("rank {} has left in order", rank), rank};
+    if (peers_.has_left(rank))
+      return Error{ErrorCode::kUnavailable, fmt::format("rank {} has left in order", rank), rank};
   }
   return std::nullopt;
 }
@@ -236,7 +237,8 @@ Status WatchedSession::judge_peer(const Claim& peer) const {
 // Whoever connects, also with a question or as a newcomer.
 Status WatchedSession::judge(const Claim& peer) const {
   const Identity& identity = peer.identity;
-  if (members_ && identity.purpose == kQuestionPurpose) return check_same_job(own_claim(options_, membership_, 0), peer);
+  if (members_ && identity.purpose == kQuestionPurpose)
+    return check_same_job(own_claim(options_, membership_, 0), peer);
   MOTLEY_TRY(judge_peer(peer));
   if (identity.purpose != kControlPurpose) return {};
   const bool is_start = identity.epoch == membership_.epoch && epoch_ == membership_.epoch;
@@ -535,9 +537,9 @@ void WatchedSession::install(const Epoch& epoch) {
     if (rank != membership_.rank && !controls_[static_cast<std::size_t>(rank)]) missing.push_back(rank);
   }
   if (!missing.empty() && !is_in(before, membership_.rank)) {
-    return health_.break_off({ErrorCode::kPeerLost, fmt::format("rank {} was lost while it joined", membership_.rank),
-                              membership_.rank},
-                             true);
+    return health_.break_off(
+        {ErrorCode::kPeerLost, fmt::format("rank {} was lost while it joined", membership_.rank), membership_.rank},
+        true);
   }
   health_.install(epoch, newcomers);
   for (const int rank : missing) {
@@ -580,8 +582,7 @@ void WatchedSession::admit(Acceptor::PendingConnection pending) {
     asker.finish_sending();
     return;
   }
-  const Member& member =
-      members_ ? members_->member(peer) : membership_.members[static_cast<std::size_t>(peer)];
+  const Member& member = members_ ? members_->member(peer) : membership_.members[static_cast<std::size_t>(peer)];
   auto connection = std::make_unique<Connection>(std::move(pending.channel), std::move(pending.claim.identity),
                                                  purpose == kControlPurpose || has_checksums(member));
   if (purpose == kControlPurpose) {

@@ -178,7 +178,8 @@ class HubGroup final : public collective::Group {
     Word own((bytes.size() + 7) / 8);
     std::memcpy(own.data(), bytes.data(), bytes.size());
     MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, own, ranks_));
-    std::memcpy(bytes.data(), words[static_cast<std::size_t>(ranks_.empty() ? root : ranks_[root])].data(), bytes.size());
+    std::memcpy(bytes.data(), words[static_cast<std::size_t>(ranks_.empty() ? root : ranks_[root])].data(),
+                bytes.size());
     return {};
   }
   Status barrier(const Deadline&) override {

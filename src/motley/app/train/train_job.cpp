@@ -196,7 +196,8 @@ const OptionTable<TrainRequest>& TrainRequest::options() {
       {{"quiet", kBoolean, "logs go to the run folder only"}, &TrainRequest::quiet},
       {{"hosts", kPath, "file of addresses, one 'host:port' a line, a line a rank"}, &TrainRequest::hosts},
       {{"rank", kInteger, "this process's line in --hosts, from 0", 0}, &TrainRequest::rank},
-      {{"join", kText, "with --hosts: take this rank's free place in the elastic run of which a worker is at HOST:PORT"},
+      {{"join", kText,
+        "with --hosts: take this rank's free place in the elastic run of which a worker is at HOST:PORT"},
        &TrainRequest::join},
       {{"secret_file", kPath,
         "file (mode 0600) with the secret that all ranks share, where they are on several hosts; default: that of the "

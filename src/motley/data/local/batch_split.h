@@ -80,8 +80,8 @@ class BatchSplitter {
 
   // Gives the workers other limits, one a worker: what one of them can hold has turned out to be less. Shares that
   // break them change at once; what was learnt of the workers' speed stays, but for those that could have none (maximum
-  // 0) and now can: they are new, and with `dynamic` get a small share at first. Refuses limits that no split meets, and
-  // replay, whose shares are given; then nothing changes.
+  // 0) and now can: they are new, and with `dynamic` get a small share at first. Refuses limits that no split meets,
+  // and replay, whose shares are given; then nothing changes.
   Status limit(std::uint64_t step, std::vector<WorkerLimits> limits);
 
   const BatchSplitOptions& options() const { return options_; }

@@ -57,7 +57,7 @@ struct Worker {
   bool ended_by(int number) const { return WIFSIGNALED(*status) && WTERMSIG(*status) == number; }
   std::string name() const { return rank < 0 ? "the parameter server" : fmt::format("rank {}", rank); }
 
-  const int rank;       // -1: the parameter server
+  const int rank;  // -1: the parameter server
   bool is_newcomer = false;
   pid_t process = -1;   // there is none yet
   int output = -1;      // read end, -1 after end of file
@@ -344,11 +344,11 @@ class Launch {
   std::filesystem::path server_log() const { return run_.folder() / "logs" / "server.log"; }
 
   Status start_workers() {
-    for (int rank = 0; rank < options_.workers; ++rank) MOTLEY_TRY(start_worker_of(rank, false));
+    for (int rank = 0; rank < options_.workers; ++rank) MOTLEY_TRY(start_rank(rank, false));
     return {};
   }
 
-  Status start_worker_of(int rank, bool is_newcomer) {
+  Status start_rank(int rank, bool is_newcomer) {
     Worker& worker = workers_.emplace_back(rank);
     worker.is_newcomer = is_newcomer;
     std::vector<std::string> variables = variables_;
@@ -421,7 +421,7 @@ class Launch {
   void replace(const Worker& lost) {
     if (!WIFSIGNALED(*lost.status) || options_.replacements == replacements_) return;
     ++replacements_;
-    if (const Status started = start_worker_of(lost.rank, true); !started) {
+    if (const Status started = start_rank(lost.rank, true); !started) {
       std::fprintf(stderr, "motley: %s is not replaced: %s\n", lost.name().c_str(), started.error().message.c_str());
       workers_.pop_back();
     }

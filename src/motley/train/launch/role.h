@@ -21,8 +21,8 @@ struct Role {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
-  std::string job_id;       // the same on all ranks of one start, different for every start
-  std::string secret_file;  // of --secret-file; empty: that of MOTLEY_SECRET_FILE, if any
+  std::string job_id;        // the same on all ranks of one start, different for every start
+  std::string secret_file;   // of --secret-file; empty: that of MOTLEY_SECRET_FILE, if any
   bool is_newcomer = false;  // takes a free place in a run that goes on
   std::string join_at = {};  // "host:port" of one of its ranks; empty: as the run's folder says
 };

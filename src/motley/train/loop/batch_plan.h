@@ -51,8 +51,9 @@ class BatchPlan {
   // All ranks have done the step. Says whether it was the epoch's last.
   Result<bool> commit(const Step& step);
 
-  // From this step on only these ranks get samples; those of them that got none before are new. Not of a planned run, nor where the shares are given (replay).
-  // Errors (kInvalidInput): limits that no split of theirs meets; then nothing changes.
+  // From this step on only these ranks get samples; those of them that got none before are new. Not of a planned run,
+  // nor where the shares are given (replay). Errors (kInvalidInput): limits that no split of theirs meets; then nothing
+  // changes.
   Status keep_to(std::int64_t step, std::span<const int> ranks);
 
   const data::LedgerState& ledger() const { return ledger_.state(); }

@@ -52,8 +52,8 @@ class Checkpoints {
   Result<Checkpoint> gather(const RunState& state) const;
   Status save(const RunState& state, Reporter& reporter);
 
-  // What a checkpoint holds, from the rank that writes the run's files, `root` of this group, to the others of it, which
-  // have just joined and go on from there.
+  // What a checkpoint holds, from the rank that writes the run's files, `root` of this group, to the others of it,
+  // which have just joined and go on from there.
   Status hand_out(const RunState& state, collective::Group& group, int root) const;
   Status take_over(const RunState& state, collective::Group& group, int root) const;
 
@@ -64,8 +64,7 @@ class Checkpoints {
 
  private:
   Status send(Checkpoint& checkpoint, collective::Group& group, int root) const;
-  Result<bool> load(const Checkpoint& start, const RunState& state,
-                    const std::function<Status(Status)>& explain) const;
+  Result<bool> load(const Checkpoint& start, const RunState& state, const std::function<Status(Status)>& explain) const;
 
   const RankContext& context_;
   const std::filesystem::path folder_;

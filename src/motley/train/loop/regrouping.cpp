@@ -171,23 +171,23 @@ Result<std::int64_t> Regrouping::level() {
   const double own[] = {is_newcomer ? 0 : static_cast<double>(progress_.step + 1),
                         static_cast<double>(context_.writer)};
   MOTLEY_ASSIGN(const std::vector<double> told, context_.group.all_gather(own, context_.step_deadline()));
-  const auto steps_of = [&](int rank) { return told[2 * static_cast<std::size_t>(rank)]; };
-  const int ahead = *std::ranges::max_element(context_.present, {}, steps_of);
-  if (steps_of(ahead) == 0) {
-    return fail(ErrorCode::kUnavailable, "all workers that knew the weights were lost; --resume goes on from the last "
-                                         "checkpoint");
+  const auto steps_by = [&](int rank) { return told[2 * static_cast<std::size_t>(rank)]; };
+  const int ahead = *std::ranges::max_element(context_.present, {}, steps_by);
+  if (steps_by(ahead) == 0) {
+    return fail(ErrorCode::kUnavailable,
+                "all workers that knew the weights were lost; --resume goes on from the last "
+                "checkpoint");
   }
   // Who writes goes on to, or else the first that has something to write.
   int writer = static_cast<int>(told[2 * static_cast<std::size_t>(ahead) + 1]);
-  if (writer < 0 || steps_of(writer) == 0) writer = *std::ranges::find_if(context_.present, steps_of);
+  if (writer < 0 || steps_by(writer) == 0) writer = *std::ranges::find_if(context_.present, steps_by);
   parts_.elastic->follow_writer(writer);
-  const auto step = static_cast<std::int64_t>(steps_of(ahead)) - 1;
-  const auto is_behind = [&](int rank) { return steps_of(rank) != 0 && steps_of(rank) != steps_of(ahead); };
+  const auto step = static_cast<std::int64_t>(steps_by(ahead)) - 1;
+  const auto is_behind = [&](int rank) { return steps_by(rank) != 0 && steps_by(rank) != steps_by(ahead); };
   if (std::ranges::any_of(context_.present, is_behind)) {
     std::vector<Report> reports = last_reports_;
     reports.resize(static_cast<std::size_t>(context_.size));
-    MOTLEY_TRY(
-        context_.group.broadcast(std::as_writable_bytes(std::span(reports)), ahead, context_.step_deadline()));
+    MOTLEY_TRY(context_.group.broadcast(std::as_writable_bytes(std::span(reports)), ahead, context_.step_deadline()));
     if (!is_newcomer && !MOTLEY_GUARD("loop-same-step", progress_.step == step)) {
       const auto& under_way = loop_.state.under_way;
       MOTLEY_INVARIANT(progress_.step + 1 == step && under_way && under_way->is_reduced,
@@ -196,7 +196,7 @@ Result<std::int64_t> Regrouping::level() {
     }
   }
   std::vector<int> newcomers;
-  std::ranges::copy_if(context_.present, std::back_inserter(newcomers), [&](int rank) { return steps_of(rank) == 0; });
+  std::ranges::copy_if(context_.present, std::back_inserter(newcomers), [&](int rank) { return steps_by(rank) == 0; });
   if (newcomers.empty()) return step;
   MOTLEY_TRY(share_state(newcomers));
   return step;
@@ -251,7 +251,8 @@ Status Regrouping::agree_on_duties() {
     if (is_due) state.duties |= duties[i];
   }
   if (state.has_ended) state.duties |= kPart;
-  if ((state.duties & kSave) != 0 && MOTLEY_KEEPS("loop-save-anew")) progress_.saved_step = 0;  // of those who have saved, too
+  if ((state.duties & kSave) != 0 && MOTLEY_KEEPS("loop-save-anew"))
+    progress_.saved_step = 0;  // of those who have saved, too
   return {};
 }
 

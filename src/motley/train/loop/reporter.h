@@ -50,7 +50,7 @@ class Reporter {
   void clear_progress();
   Status flush();
 
-  double started() const { return started_; }                   // monotonic seconds
+  double started() const { return started_; }                    // monotonic seconds
   double now() const { return monotonic_seconds() - started_; }  // seconds of the run
   // Of a rank that has joined a run: so many are over.
   void set_now(double seconds) { started_ = monotonic_seconds() - seconds; }
