@@ -138,7 +138,7 @@ void Roster::send_to_members(RosterMessage message, Actions& actions) const {
 }
 
 // Those who are put out are told as well, and stop; newcomers, too, whether they are in it or not.
-void Roster::tell_of(const Epoch& next, Actions& actions) const {
+void Roster::announce(const Epoch& next, Actions& actions) const {
   const RosterMessage word{.kind = Kind::kInstall, .epoch = next.number, .members = next.members};
   send_to_members(word, actions);
   for (const int rank : candidates_) actions.push_back(Send{rank, word});
@@ -146,7 +146,7 @@ void Roster::tell_of(const Epoch& next, Actions& actions) const {
 
 void Roster::install(Epoch next, double now, Actions& actions) {
   const bool was_member = is_member(self_);
-  if (was_member) tell_of(next, actions);
+  if (was_member) announce(next, actions);
   if (was_member && !MOTLEY_GUARD("roster-own-membership", std::ranges::binary_search(next.members, self_))) {
     stopped_ = true;
     actions.push_back(Stop{fmt::format("the others go on without this rank: epoch {} is of {}", next.number,

@@ -110,7 +110,7 @@ class Roster {
   void advance(double now, Actions& actions);
   void send_to_members(RosterMessage message, Actions& actions) const;
   void install(Epoch next, double now, Actions& actions);
-  void tell_of(const Epoch& next, Actions& actions) const;
+  void announce(const Epoch& next, Actions& actions) const;
   void answer_late(int to, std::uint64_t epoch, Actions& actions) const;
 
   const int self_;

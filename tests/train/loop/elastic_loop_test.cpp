@@ -448,7 +448,7 @@ TEST_F(ElasticLoop, WhoeverEndsWhereverTheResultIsThatOfOneRank) {
     ranks.resize(1 + random() % 3);
     for (const int rank : ranks) ends.push_back({rank, static_cast<int>(random() % 32), random() % 2 == 0});
     Hub hub(seed, ends);
-    const TemporaryFolder folder;
+    const TemporaryFolder folder("/dev/shm");  // hundreds of them
     const Outcome outcome = run_ranks(hub, folder.path, 1, seed);
     for (const int rank : outcome.alive) {
       const Status& done = outcome.done[static_cast<std::size_t>(rank)];
@@ -477,7 +477,7 @@ TEST_F(ElasticLoop, WhoeverJoinsWhereverTheResultIsThatOfOneRank) {
       ends.push_back({rank, first + 1 + static_cast<int>(random() % 16), random() % 2 == 0});
     }
     Hub hub(seed, ends);
-    const TemporaryFolder folder;
+    const TemporaryFolder folder("/dev/shm");  // hundreds of them
     const Outcome outcome = run_ranks(hub, folder.path, 1, seed, replacements);
     for (const int rank : outcome.alive) {
       const Status& done = outcome.done[static_cast<std::size_t>(rank)];
@@ -493,7 +493,7 @@ TEST_F(ElasticLoop, TooFewEndWithACheckpoint) {
   for (int first = 0; first < 30; ++first) {
     SCOPED_TRACE(first);
     Hub hub(1, {{0, first, false}, {1, first, true}});
-    const TemporaryFolder folder;
+    const TemporaryFolder folder("/dev/shm");  // hundreds of them
     const Outcome outcome = run_ranks(hub, folder.path, 3, 1);
     for (const int rank : outcome.alive) {
       const Status& done = outcome.done[static_cast<std::size_t>(rank)];
