@@ -86,6 +86,12 @@ class Elastic(Scenario):
                 self.assertNotIn(0, last)
                 self.assertEqual([name for name in os.listdir(self.folder / run) if "rendezvous" in name], [])
 
+    def test_who_comes_too_late_is_missed_by_nobody(self):
+        self.train("one", *self.double, "--workers", 1)
+        self.lose("run", "--elastic", "1:4", "--replacements", 3, victims=[1], step=15)
+        self.assert_as_one_worker("run")
+        self.assertIn("rank 1 came too late", (self.folder / "run/logs/rank-1.log").read_text())
+
     def test_ranks_that_are_started_by_hand_go_on_each_in_its_own_folder(self):
         self.train("one", *self.double, "--workers", 1)
         hosts = self.folder / "hosts"

@@ -21,6 +21,8 @@ namespace {
 
 constexpr int kUnknownRank = -1;        // of a connection that was refused before it said
 constexpr double kFarewellSeconds = 5;  // to send the membership, or why there is none
+// A member of a running job answers within so many; one that does not may be gone, and another one be there.
+constexpr double kRunningSeconds = 2;
 // How much longer than its own patience a rank waits for rank 0's word on who is missing.
 constexpr double kVerdictSeconds = 2;
 
@@ -307,7 +309,7 @@ Result<Gathering> attend(const SessionOptions& options, const Secret& secret) {
 
 // A job that runs.
 Result<Gathering> find_running(const SessionOptions& options, const Secret& secret) {
-  const Deadline deadline = Deadline::after(options.join_seconds);
+  const Deadline deadline = Deadline::after(std::min(options.join_seconds, kRunningSeconds));
   MOTLEY_ASSIGN(auto data, open_data_listener(options));
   auto running = ask_who_is_there(options.rendezvous, options, secret, deadline);
   if (!running) {

@@ -72,6 +72,9 @@ Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::
   const Deadline deadline = Deadline::after(options.join_seconds);
   std::string found = "nothing";
   while (!deadline.passed()) {
+    if (role.is_newcomer && !std::filesystem::exists(file)) {
+      return fail(ErrorCode::kUnavailable, "the run in '{}' is over", folder.string());
+    }
     if (const Result<std::string> text = read_file(file, 4096)) {
       const auto point = parse_rendezvous(*text);
       if (point && point->job == role.job_id) {

@@ -55,7 +55,14 @@ bool RankWorker::is_elastic() const {
 }
 
 Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
-  MOTLEY_TRY(join(hosts));
+  const auto came_too_late = [this](const Status& done) {
+    const bool did = role_.is_newcomer && !done && done.error().code == ErrorCode::kUnavailable;
+    if (did) spdlog::info("rank {} came too late: {}", role_.rank, done.error().message);
+    return did;
+  };
+  const Status joined = join(hosts);
+  if (came_too_late(joined)) return {};
+  MOTLEY_TRY(joined);
   Status done = [&]() -> Status {
     MOTLEY_TRY(open_data());
     MOTLEY_TRY(build());
@@ -70,10 +77,7 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
     session_->leave();
     return done;
   }
-  if (elastic_ && elastic_->is_newcomer() && done.error().code == ErrorCode::kUnavailable) {
-    spdlog::info("rank {} came too late: {}", role_.rank, done.error().message);
-    return {};
-  }
+  if (elastic_ && elastic_->is_newcomer() && came_too_late(done)) return {};
   Error error = done.error();
   if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kTimeout) {
     error = net::first_cause(*session_, error);
@@ -103,7 +107,7 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   if (std::ranges::any_of(rates, [](double rate) { return rate > 0; })) {
     session_ = net::emulate_links(std::move(session_), std::move(rates));
   }
-  if (writes()) {  // all have read where to meet; the file holds a secret
+  if (writes() && !is_elastic()) {  // all have read where to meet; the file holds a secret
     std::error_code ignored;
     std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);
   }
