@@ -135,16 +135,16 @@ Status WatchedSession::enter(const Deadline& deadline) {
   std::ranges::copy_if(membership_.members, std::back_inserter(known), [this](const Member& member) {
     return member.port != 0 && &member != &membership_.members[static_cast<std::size_t>(membership_.rank)];
   });
-  std::string last;
+  std::string last = "nobody else is there";
   while (!deadline.passed()) {
     if (const auto left = find_left()) return fail(*left);
     if (health_.is_final()) return fail(final_failure());
+    if (known.empty()) return fail(ErrorCode::kUnavailable, "the job cannot be joined any more: {}", last);
     const Deadline soon = Deadline::after(std::min(kAnswerSeconds, deadline.remaining()));
     auto running = ask_who_is_there({known.front().address, known.front().port}, options_, secret_, soon);
     if (!running || running->membership.session != membership_.session) {
       last = running ? "another job has taken its place" : running.error().message;
       known.erase(known.begin());
-      if (known.empty()) return fail(ErrorCode::kUnavailable, "the job cannot be joined any more: {}", last);
       continue;
     }
     known.clear();
