@@ -242,6 +242,57 @@ TEST(BatchSplitter, KeepsToLimitsThatComeLater) {
   EXPECT_EQ(partition.shares(), (BatchSplit{80, 20}));
 }
 
+// A worker goes, and another one, of another speed, takes its place.
+TEST(BatchSplitter, ANewWorkersShareGrowsWithItsMeasuredSpeed) {
+  double third = 0.008;
+  const Times times = [&third](std::size_t worker, std::uint32_t samples) {
+    return 0.01 + samples * (worker == 2 ? third : 0.002);
+  };
+  for (const auto policy : {SplitPolicy::kDynamic, SplitPolicy::kEqual, SplitPolicy::kFixed}) {
+    SCOPED_TRACE(to_string(policy));
+    auto options = options_for(3, 120);
+    options.policy = policy;
+    options.may_pull = false;
+    if (policy == SplitPolicy::kFixed) options.proportions = {2, 1, 3};
+    auto partition = *BatchSplitter::create(std::move(options));
+    std::uint64_t step = 0;
+    while (step < 20) run_step(partition, step++, times);
+    const BatchSplit all = partition.shares();
+
+    ASSERT_TRUE(partition.limit(step, {{0, 120}, {0, 120}, {0, 0}}));
+    while (step < 40) run_step(partition, step++, times);
+    EXPECT_EQ(partition.shares()[2], 0U);
+
+    third = 0.002;
+    ASSERT_TRUE(partition.limit(step, {{0, 120}, {0, 120}, {0, 120}}));
+    if (policy != SplitPolicy::kDynamic) {
+      EXPECT_EQ(partition.shares(), all);  // which do not depend on its speed
+      continue;
+    }
+    EXPECT_GT(partition.shares()[2], 0U);
+    EXPECT_LE(partition.shares()[2], 10U);  // a quarter of an equal share
+    while (step < 60) run_step(partition, step++, times);
+    EXPECT_EQ(partition.shares(), (BatchSplit{40, 40, 40}));
+  }
+}
+
+// Two that go on from what one of them has saved decide alike, whatever they have seen before.
+TEST(BatchSplitter, WhoRestoresDecidesAsWhoHasSaved) {
+  const Times times = [](std::size_t worker, std::uint32_t samples) { return 0.01 + samples * (worker + 1) * 0.001; };
+  auto one = *BatchSplitter::create(options_for(3, 120));
+  auto other = *BatchSplitter::create(options_for(3, 120));
+  std::uint64_t step = 0;
+  while (step < 5) run_step(one, step++, times);  // in the middle of what it learns
+  const std::string saved = one.save();
+  ASSERT_TRUE(*one.restore(saved));
+  ASSERT_TRUE(*other.restore(saved));
+  for (; step < 60; ++step) {
+    EXPECT_EQ(one.plan(step, 120)->shares, other.plan(step, 120)->shares) << step;
+    run_step(one, step, times);
+    run_step(other, step, times);
+  }
+}
+
 TEST(BatchSplitter, PullsUnderRandomDelaysAndStopsWhenTheyEnd) {
   auto partition = BatchSplitter::create(options_for(2, 256));
   RandomDelays delays;
