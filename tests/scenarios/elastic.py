@@ -114,6 +114,38 @@ class Elastic(Scenario):
         self.assertEqual(set(before) | set(after), set(range(1, 21)))
         self.assertEqual(sorted(after), list(range(min(after), 21)))
 
+    def test_a_newcomer_that_is_started_by_hand_joins_at_any_rank(self):
+        self.train("one", *self.double, "--workers", 1, "--epochs", 40)
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1:29571\n127.0.0.1\n127.0.0.1\n")
+        secret = self.folder / "secret"
+        secret.write_text("0123456789abcdef0123456789abcdef")
+        secret.chmod(0o600)
+        common = (*self.double, "--epochs", 40, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3", "--hosts",
+                  hosts, "--secret-file", secret)
+        ranks = [self.start(f"own-{rank}", *common, "--rank", rank) for rank in range(3)]
+        self.wait_for_step("own-0", 5)
+        ranks[0].kill()
+        lines = []
+        while "other workers can join at" not in (lines or [""])[-1]:  # whoever writes says it
+            lines.append(ranks[1].stdout.readline())
+            self.assertTrue(lines[-1], lines)
+        where = lines[-1].strip().split()[-1]
+        newcomer = self.start("own-again", *common, "--rank", 0, "--join", where)
+        outputs = [process.communicate(timeout=120)[0] for process in (ranks[1], ranks[2], newcomer)]
+        self.assertEqual([process.returncode for process in (ranks[1], ranks[2], newcomer)], [0, 0, 0], outputs)
+        self.assertIn("rank 0 has joined; 3 of 3 workers go on", outputs[0])
+        self.assertLess(relative_difference(self.weights("one"), self.weights("own-1")), 1e-9)
+        self.assertEqual(self.not_used_once("own-1"), 0)
+
+    def test_joining_is_refused_where_there_is_nothing_to_join(self):
+        self.assertIn("--hosts", self.train("refused", "--elastic", "1:2", "--join", "127.0.0.1:1", expect=2))
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1\n127.0.0.1\n")
+        for flags, expected in ((("--join", "nowhere"), "--join: 'nowhere'"),):
+            self.assertIn(expected, self.train("refused", "--workers", 2, "--elastic", "1:2", "--hosts", hosts, "--rank",
+                                               1, *flags, expect=2))
+
     def test_too_few_end_with_a_checkpoint_from_which_it_goes_on(self):
         self.train("one", *self.double, "--workers", 1)
         output = self.lose("run", "--elastic", "3:4", victims=[0, 1], expect=1)
