@@ -142,9 +142,9 @@ class Elastic(Scenario):
         self.assertIn("--hosts", self.train("refused", "--elastic", "1:2", "--join", "127.0.0.1:1", expect=2))
         hosts = self.folder / "hosts"
         hosts.write_text("127.0.0.1\n127.0.0.1\n")
-        for flags, expected in ((("--join", "nowhere"), "--join: 'nowhere'"),):
-            self.assertIn(expected, self.train("refused", "--workers", 2, "--elastic", "1:2", "--hosts", hosts, "--rank",
-                                               1, *flags, expect=2))
+        output = self.train("refused", "--workers", 2, "--elastic", "1:2", "--hosts", hosts, "--rank", 1, "--join",
+                            "nowhere", expect=2)
+        self.assertIn("--join: 'nowhere'", output)
 
     def test_too_few_end_with_a_checkpoint_from_which_it_goes_on(self):
         self.train("one", *self.double, "--workers", 1)

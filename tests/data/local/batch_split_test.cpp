@@ -243,7 +243,7 @@ TEST(BatchSplitter, KeepsToLimitsThatComeLater) {
 }
 
 // A worker goes, and another one, of another speed, takes its place.
-TEST(BatchSplitter, ANewWorkersShareGrowsWithItsMeasuredSpeed) {
+TEST(BatchSplitter, ANewWorkerGetsMoreAsItsSpeedIsMeasured) {
   double third = 0.008;
   const Times times = [&third](std::size_t worker, std::uint32_t samples) {
     return 0.01 + samples * (worker == 2 ? third : 0.002);
