@@ -62,7 +62,7 @@ def _kind(before):
     outside = _without_brackets(before)
     if re.search(r"(^|\s)enum(\s|$)", outside):
         return "value"
-    if re.search(r"(^|\s)(class|struct|union)\s", outside) and "(" not in re.sub(r"alignas\([^)]*\)", "", before):
+    if re.search(r"(^|\s)(class|struct|union)(\s|$)", outside) and "(" not in re.sub(r"alignas\([^)]*\)", "", before):
         return "class"
     if "(" not in before or re.search(r"[^=!<>]=([^=]|$)", outside):
         return "value"
@@ -156,6 +156,8 @@ class Source:
                 open_scopes[-1]["fields"].append((kind, name.group(1)))
 
     def _close(self, scope, around):
-        if scope["kind"] == "class":
+        if scope["kind"] == "class" and scope["name"] in ("struct", "union") and around:
+            around[-1]["fields"] += scope["fields"]  # of a state without a name of its own
+        elif scope["kind"] == "class":
             names = [outer["name"] for outer in around if outer["kind"] == "class"]
             self.classes.append(Class("::".join([*names, scope["name"]]), scope["line"], scope["fields"], scope["has_functions"]))

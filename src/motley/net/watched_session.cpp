@@ -1,7 +1,6 @@
 #include "motley/net/watched_session.h"
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 
 #include "motley/base/os/signals.h"
@@ -19,10 +18,6 @@ constexpr double kAskAgainSeconds = 0.05;
 constexpr double kLingerSeconds = 0.3;      // after the last word, so that it is not lost with the socket
 constexpr std::size_t kMaxQueuedBeats = 8;  // to a rank that does not read
 
-std::chrono::duration<double> seconds(double value) {
-  return std::chrono::duration<double>(value);
-}
-
 }  // namespace
 
 WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering gathering)
@@ -37,48 +32,36 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
       acceptor_(
           std::move(gathering.data_listener), secret_, own_claim(options_, membership_, 0),
           [this](const Claim& peer) { return judge(peer); }, options_.encryption),
-      suspicion_(membership_.rank) {
-  control_connections_.to = list_controls();
+      suspicion_(membership_.rank),
+      requests_(waits_) {
+  requests_.publish(list_controls(), true);
   if (options_.is_elastic) members_.emplace(membership_, std::move(gathering.present), options_.join_seconds);
   watcher_ = start_thread([this] { watch(); });
 }
 
 WatchedSession::~WatchedSession() {
-  {
-    const std::lock_guard lock(mutex_);
-    requests_.stopping = true;
-  }
-  waits_.wake();
+  requests_.stop();
   watcher_.join();
 }
 
 void WatchedSession::abort(const Error& error) {
   AbortMessage report{membership_.rank, error};
   if (report.error.rank < 0 || report.error.rank >= membership_.size()) report.error.rank = membership_.rank;
-  std::unique_lock lock(mutex_);
-  requests_.reports.push_back(std::move(report));
-  requests_.are_sent = false;
-  waits_.wake();
-  changed_.wait_for(lock, seconds(kAbortSeconds), [this] { return health_.failed() && requests_.are_sent; });
+  requests_.report(std::move(report));
+  requests_.wait(kAbortSeconds, [this] { return health_.failed() && requests_.are_sent(); });
 }
 
 Status WatchedSession::connect_all(const Deadline& deadline) {
   for (int peer = 1; peer < membership_.rank; ++peer) {
     MOTLEY_ASSIGN(auto control, connect_to(peer, kControlPurpose, deadline));
-    const std::lock_guard lock(mutex_);
-    control_connections_.made.push_back({peer, std::move(control), std::nullopt});
-    waits_.wake();
+    requests_.take_over({peer, std::move(control), std::nullopt});
   }
-  std::unique_lock lock(mutex_);
-  while (std::ssize(control_connections_.to) < membership_.size() - 1) {
-    if (health_.failed()) return fail(health_.failure());
-    if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "rank {}: {} of {} ranks were met within {:.3g} s", membership_.rank,
-                  control_connections_.to.size(), membership_.size() - 1, deadline.allowed());
-    }
-    changed_.wait_for(lock, seconds(std::min(0.1, deadline.remaining())));
-  }
-  return {};
+  const auto all = static_cast<std::size_t>(membership_.size() - 1);
+  requests_.wait(deadline.remaining(), [&] { return health_.failed() || requests_.connected() == all; });
+  if (health_.failed()) return fail(health_.failure());
+  if (requests_.connected() == all) return {};
+  return fail(ErrorCode::kTimeout, "rank {}: {} of {} ranks were met within {:.3g} s", membership_.rank,
+              requests_.connected(), all, deadline.allowed());
 }
 
 std::set<int> WatchedSession::list_controls() const {
@@ -97,16 +80,16 @@ Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
     epoch_ = last.number;
     arrivals_.forget_before(last.number);
   };
-  for (;;) {
-    if (auto epochs = health_.recover(use)) return std::move(*epochs);
-    if (health_.is_final()) return fail(final_failure());
-    if (const auto left = find_left()) return fail(*left);
-    if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "those who are left have not agreed within {:.3g} s: {}", deadline.allowed(),
-                  health_.failure().message);
-    }
-    wait_for_watcher(deadline);
-  }
+  std::optional<std::vector<Epoch>> epochs;
+  requests_.wait(deadline.remaining(), [&] {
+    epochs = health_.recover(use);
+    return epochs || health_.is_final() || find_left();
+  });
+  if (epochs) return std::move(*epochs);
+  if (health_.is_final()) return fail(final_failure());
+  if (const auto left = find_left()) return fail(*left);
+  return fail(ErrorCode::kTimeout, "those who are left have not agreed within {:.3g} s: {}", deadline.allowed(),
+              health_.failure().message);
 }
 
 // No loss that one can go on after.
@@ -122,11 +105,6 @@ std::optional<Error> WatchedSession::find_left() const {
       return Error{ErrorCode::kUnavailable, fmt::format("rank {} has left in order", rank), rank};
   }
   return std::nullopt;
-}
-
-void WatchedSession::wait_for_watcher(const Deadline& deadline) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, seconds(std::clamp(deadline.remaining(), 0.0, 0.01)));
 }
 
 // Connects to all members, says so, and waits to become one. Whoever comes or goes meanwhile: it asks again.
@@ -157,17 +135,14 @@ Status WatchedSession::enter(const Deadline& deadline) {
       if (all) all = introduce_to(peer, member, soon);
     }
     if (all) {
-      const std::lock_guard lock(mutex_);
-      control_connections_.ready = running->present;
-      waits_.wake();
+      requests_.be_ready(running->present);
     } else {
       last = all.error().message;
     }
     const Deadline entered = Deadline::after(std::min(kEnterSeconds, deadline.remaining()));
-    while (all && !entered.passed()) {
-      if (health_.failed() || find_left()) return {};
-      wait_for_watcher(entered);
-    }
+    const auto is_decided = [this] { return health_.failed() || find_left(); };
+    if (all) requests_.wait(entered.remaining(), is_decided);
+    if (all && is_decided()) return {};
     SteadyClock::instance().sleep_until(monotonic_seconds() + kAskAgainSeconds);
   }
   return fail(ErrorCode::kTimeout, "rank {} was not taken in within {:.3g} s: {}", membership_.rank, deadline.allowed(),
@@ -176,10 +151,7 @@ Status WatchedSession::enter(const Deadline& deadline) {
 
 // A control connection to a member, if there is none, over which it has learnt who this is.
 Status WatchedSession::introduce_to(int peer, const Member& member, const Deadline& deadline) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (control_connections_.to.contains(peer)) return {};
-  }
+  if (requests_.is_connected(peer)) return {};
   MOTLEY_ASSIGN(auto control, connect_to(peer, kControlPurpose, deadline));
   const Member& own = membership_.members[static_cast<std::size_t>(membership_.rank)];
   const std::vector<std::byte> join = encode_message(JoinMessage{membership_.size(), own});
@@ -190,19 +162,13 @@ Status WatchedSession::introduce_to(int peer, const Member& member, const Deadli
     if (answer.header.type == kJoin) break;
     if (answer.header.type != kHeartbeat) return fail(ErrorCode::kPeerLost, "rank {} is about to end", peer);
   }
-  const std::lock_guard lock(mutex_);
-  control_connections_.to.insert(peer);
-  control_connections_.made.push_back({peer, std::move(control), member});
-  waits_.wake();
+  requests_.take_over({peer, std::move(control), member});
   return {};
 }
 
 void WatchedSession::leave() {
-  std::unique_lock lock(mutex_);
-  requests_.leaving = true;
-  waits_.wake();
-  changed_.wait_for(lock, seconds(kLeaveSeconds),
-                    [this] { return health_.failed() || control_connections_.to.empty(); });
+  requests_.leave();
+  requests_.wait(kLeaveSeconds, [this] { return health_.failed() || requests_.connected() == 0; });
 }
 
 // Frames between hosts have checksums, if they are to.
@@ -340,34 +306,20 @@ void WatchedSession::watch() {
       beat();
     }
     if (const auto verdict = suspicion_.find_verdict(monotonic_seconds())) settle(*verdict);
-    const std::lock_guard lock(mutex_);
-    requests_.are_sent = requests_.reports.empty() && std::ranges::none_of(controls_, [](const auto& control) {
-                           return control && control->wants_to_write();
-                         });
-    control_connections_.to = list_controls();
-    for (const Control& made : control_connections_.made) control_connections_.to.insert(made.peer);
     health_.set_agreed(!members_ || !members_->roster().has_lost());
-    running = !requests_.stopping;
-    changed_.notify_all();
+    running = requests_.publish(list_controls(), std::ranges::none_of(controls_, [](const auto& control) {
+                                  return control && control->wants_to_write();
+                                }));
   }
   finish();
 }
 
 void WatchedSession::take_requests() {
-  std::vector<AbortMessage> reports;
-  std::vector<int> ready;
-  bool leaving = false;
-  {
-    const std::lock_guard lock(mutex_);
-    reports = std::exchange(requests_.reports, {});
-    ready = std::exchange(control_connections_.ready, {});
-    leaving = requests_.leaving;
-    for (Control& made : control_connections_.made) {
-      if (made.member) members_->arrive(made.peer, std::move(*made.member));
-      peers_.receive_from(made.peer);
-      controls_[static_cast<std::size_t>(made.peer)] = std::move(made.connection);
-    }
-    control_connections_.made.clear();
+  auto [reports, controls, ready, leaves] = requests_.take();
+  for (SessionRequests::Control& made : controls) {
+    if (made.member) members_->arrive(made.peer, std::move(*made.member));
+    peers_.receive_from(made.peer);
+    controls_[static_cast<std::size_t>(made.peer)] = std::move(made.connection);
   }
   for (const int rank : ready) {
     auto& control = controls_[static_cast<std::size_t>(rank)];
@@ -383,7 +335,7 @@ void WatchedSession::take_requests() {
     }
     consider(std::move(report), false);
   }
-  if (leaving && !announced_leave_) {
+  if (leaves && !announced_leave_) {
     announced_leave_ = true;
     for (auto& control : controls_) {
       if (control) control->post_owned(kLeave, 0, {});

@@ -14,8 +14,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -27,6 +25,7 @@
 #include "motley/net/peer_status.h"
 #include "motley/net/session.h"
 #include "motley/net/session_health.h"
+#include "motley/net/session_requests.h"
 
 namespace motley::net {
 
@@ -92,17 +91,10 @@ class WatchedSession final : public Session {
   bool has_checksums(const Member& peer) const;
   Error final_failure() const;
   std::optional<Error> find_left() const;
-  void wait_for_watcher(const Deadline& deadline);
   Result<std::unique_ptr<Connection>> connect_to(int peer, std::uint32_t purpose, const Deadline& deadline);
   // Of a newcomer.
   Status enter(const Deadline& deadline);
   Status introduce_to(int peer, const Member& member, const Deadline& deadline);
-
-  struct Control {
-    int peer = 0;
-    std::unique_ptr<Connection> connection;
-    std::optional<Member> member;  // where it has not been known
-  };
 
   const SessionOptions options_;
   const Secret secret_;
@@ -115,20 +107,6 @@ class WatchedSession final : public Session {
   std::atomic<std::uint64_t> epoch_;  // of connections, as the last regroup() said
   Arrivals arrivals_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  struct {
-    std::set<int> to;
-    std::vector<Control> made;  // by other threads, for the watcher
-    std::vector<int> ready;     // whom this newcomer is connected to, for the watcher to tell them
-  } control_connections_;
-  struct {
-    std::vector<AbortMessage> reports;  // of this rank, for the watcher
-    bool leaving = false;
-    bool stopping = false;
-    bool are_sent = true;  // nothing waits to be sent
-  } requests_;
-
   // Touched by the watcher only.
   std::vector<std::unique_ptr<Connection>> controls_;
   Acceptor acceptor_;
@@ -138,6 +116,7 @@ class WatchedSession final : public Session {
   bool announced_leave_ = false;
 
   WaitSet waits_;
+  SessionRequests requests_;
   std::thread watcher_;
 };
 

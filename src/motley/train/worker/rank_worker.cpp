@@ -1,7 +1,6 @@
 #include "motley/train/worker/rank_worker.h"
 
 #include <algorithm>
-#include <cmath>
 #include <csignal>
 
 #include "motley/base/log.h"
@@ -151,68 +150,20 @@ Status RankWorker::take_over_files(std::int64_t step) {
   return measured < step ? reporter_->repeat(step) : Status();
 }
 
-// Rank 0 asks the data server what its data is and tells all; the others need it only where they read samples.
-Result<std::unique_ptr<data::Dataset>> RankWorker::open_at_server(data::Set set) {
-  const net::SessionOptions& options = session_->options();
-  const net::Membership& membership = session_->membership();
-  MOTLEY_ASSIGN(data::DataServerAccess access, data_server_access(job_, set));
-  access.claim.identity.rank = role_.rank;
-  access.claim.identity.session = membership.session;
-  access.claim.identity.epoch = membership.epoch;
-  access.claim.fingerprint = options.fingerprint;
-  access.payload_checksum = options.payload_checksum;
-  access.cancelled = [this] { return !session_->health(); };
-  std::unique_ptr<data::RemoteDataset> dataset;
-  std::string text;
-  if (role_.is_newcomer) return data::RemoteDataset::open(std::move(access));
-  if (writes()) {
-    MOTLEY_ASSIGN(dataset, data::RemoteDataset::open(access));
-    const std::vector<std::byte> bytes = encode(dataset->description());
-    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  }
-  MOTLEY_ASSIGN(text, broadcast_text(*group_, std::move(text), 0, Deadline::after(2 * job_.deadline.join)));
-  if (!dataset) {
-    MOTLEY_ASSIGN(data::Description description, data::decode_description(std::as_bytes(std::span(text))));
-    dataset = std::make_unique<data::RemoteDataset>(std::move(access), std::move(description));
-  }
-  return dataset;
-}
-
 Status RankWorker::open_data() {
   session_->set_phase(0, "opening the data");
-  const bool is_remote = !job_.data.server.empty();
-  if (is_remote) {
-    MOTLEY_ASSIGN(data_.train, open_at_server(data::Set::kTraining));
-  } else {
-    MOTLEY_ASSIGN(data_.train, open_training_data(job_));
-  }
-  if (has_test_data(job_)) {
-    MOTLEY_ASSIGN(data_.test, is_remote ? open_at_server(data::Set::kTest) : open_test_data(job_, *data_.train));
-  }
-  for (const auto* data : {data_.train.get(), data_.test.get()}) {
-    if (writes() && data != nullptr && data->skipped().lines > 0) {
-      spdlog::warn("{} malformed lines of the {} data were skipped; the first one: {}", data->skipped().lines,
-                   data == data_.train.get() ? "training" : "test", data->skipped().first);
-    }
-  }
-  const double steps_an_epoch =
-      std::ceil(static_cast<double>(data_.train->size()) / static_cast<double>(job_.training.global_batch_size));
-  steps_ = job_.training.steps > 0 ? job_.training.steps
-                                   : static_cast<std::int64_t>(std::ceil(job_.training.epochs * steps_an_epoch));
-
+  MOTLEY_TRY(data_.open(*session_, *group_, writes(), role_.is_newcomer));
   TimelineOptions timeline;
   timeline.first_steps = job_.timeline.steps / 2;
-  timeline.every = job_.timeline.steps == 0 ? steps_ + 1 : std::max<std::int64_t>(1, 2 * steps_ / job_.timeline.steps);
+  timeline.every =
+      job_.timeline.steps == 0 ? data_.steps() + 1 : std::max<std::int64_t>(1, 2 * data_.steps() / job_.timeline.steps);
   timeline_.emplace(role_.rank, description(role_.rank).name, timeline);
   context_.emplace(role_.rank, role_.size, *session_, *group_, *timeline_, job_.deadline.step);
   if (role_.is_newcomer) {
     context_->present = {role_.rank};
     context_->writer = -1;
   }
-  audit_.emplace(data_.train->size());
-  if (is_elastic()) audit_->record_all();
-  reader_.emplace(*context_, *data_.train, *audit_,
-                  SampleReader::Options{static_cast<std::size_t>(job_.data.prefetch), is_remote});
+  data_.start(*context_, is_elastic());
   return {};
 }
 
@@ -231,7 +182,7 @@ Status RankWorker::explain(Status loaded, bool resume) const {
 }
 
 RunState RankWorker::state() {
-  return {progress_, *replica_->plan, *audit_, *replica_->state};
+  return {progress_, *replica_->plan, data_.audit(), *replica_->state};
 }
 
 // Every rank starts from rank 0's state: the newest checkpoint, or the initial weights.
@@ -263,7 +214,7 @@ Status RankWorker::restore(Checkpoint start, bool resume) {
 }
 
 Status RankWorker::open_outputs() {
-  reporter_.emplace(Reporter::Options{.steps = steps_,
+  reporter_.emplace(Reporter::Options{.steps = data_.steps(),
                                       .has_accuracy = replica_->network.metric == nn::Metric::kAccuracy,
                                       .is_async = replica_->sync->is_async(),
                                       .has_remote_data = !job_.data.server.empty(),
@@ -284,7 +235,7 @@ Status RankWorker::open_outputs() {
 // What the run's folder says of it from the start.
 Status RankWorker::write_facts() const {
   MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
-  RunFacts facts{replica_->sync->name(), data_.train->size()};
+  RunFacts facts{replica_->sync->name(), data_.train().size()};
   if (layout_) {
     std::vector<std::string> by_stage;
     for (const planning::Stage& stage : layout_->plan().stages) {
@@ -298,8 +249,8 @@ Status RankWorker::write_facts() const {
 
 // In the log, and as events what matters for its results.
 Status RankWorker::describe_run() {
-  const std::string work = fmt::format("{} training samples, {} workers, {} steps of {} samples", data_.train->size(),
-                                       role_.size, steps_, job_.training.global_batch_size);
+  const std::string work = fmt::format("{} training samples, {} workers, {} steps of {} samples", data_.train().size(),
+                                       role_.size, data_.steps(), job_.training.global_batch_size);
   if (layout_) {
     spdlog::info("{} by the plan '{}': {}, in {} micro-batches through {} stages ({})", job_.model.name,
                  job_.execution.plan, work, layout_->plan().micro_batches, layout_->stages(),
@@ -370,7 +321,7 @@ void RankWorker::connect_loop() {
   Replica& own = *replica_;
   loop_parts_ = {&*own.plan,     own.runner.get(), own.work_queue.get(),
                  own.sync.get(), &*own.evaluator,  &*own.state,
-                 &*audit_,       &emulation_,      &*reporter_,
+                 &data_.audit(), &emulation_,      &*reporter_,
                  &*checkpoints_, &*mover_,         is_elastic() ? &*elastic_ : nullptr};
   if (elastic_) {
     elastic_->connect({.context = &*context_, .sync = own.sync.get(), .take_over = [this](std::int64_t step) {
@@ -381,7 +332,7 @@ void RankWorker::connect_loop() {
 
 Status RankWorker::loop() {
   LoopOptions options;
-  options.steps = steps_;
+  options.steps = data_.steps();
   options.evaluate_every_epochs = is_synthetic(job_) ? -1 : job_.evaluate.every_epochs;
   options.staleness = sync_options_.staleness.value_or(0);
   const LrSchedulerSpec& keys = job_.lr_scheduler;
@@ -389,7 +340,7 @@ Status RankWorker::loop() {
                                      .warmup_steps = keys.warmup_steps,
                                      .step_size = keys.step_size,
                                      .factor = keys.gamma,
-                                     .total_steps = steps_,
+                                     .total_steps = data_.steps(),
                                      .minimum = keys.min_lr_ratio};
   options.learning_rate = [schedule, highest = job_.optimizer.learning_rate](std::int64_t step) {
     return nn::learning_rate_factor(schedule, step - 1) * highest;

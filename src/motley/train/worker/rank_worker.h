@@ -11,7 +11,6 @@
 #include "motley/net/session.h"
 #include "motley/ps/service/service.h"
 #include "motley/train/job/job.h"
-#include "motley/train/job/job_data.h"
 #include "motley/train/job/run_directory.h"
 #include "motley/train/launch/role.h"
 #include "motley/train/loop/training_loop.h"
@@ -20,6 +19,7 @@
 #include "motley/train/step/pipeline_runner.h"
 #include "motley/train/step/test_evaluation.h"
 #include "motley/train/worker/elastic_worker.h"
+#include "motley/train/worker/rank_data.h"
 
 namespace motley::train {
 
@@ -67,7 +67,6 @@ class RankWorker final : public PlanFollower {
   Status join_session(const std::filesystem::path& hosts, net::SessionOptions options);
   Status take_over_files(std::int64_t step);
   Status open_data();
-  Result<std::unique_ptr<data::Dataset>> open_at_server(data::Set set);
 
   // What depends on the plan.
   Status build();
@@ -104,15 +103,9 @@ class RankWorker final : public PlanFollower {
   std::unique_ptr<net::Session> session_;
   std::optional<ElasticWorker> elastic_;  // of a run that goes on where ranks are lost
   std::unique_ptr<collective::Group> group_;
-  struct {
-    std::unique_ptr<data::Dataset> train;
-    std::unique_ptr<data::Dataset> test;  // null where there is none
-  } data_;
-  std::int64_t steps_ = 0;  // of the whole job
+  RankData data_{job_};
   std::optional<TimelineRecorder> timeline_;
   std::optional<RankContext> context_;
-  std::optional<SampleAudit> audit_;
-  std::optional<SampleReader> reader_;
   EmulationWatch emulation_;
 
   std::optional<StageLayout> layout_;  // of a planned run: who computes what

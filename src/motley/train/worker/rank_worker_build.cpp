@@ -38,8 +38,9 @@ Status RankWorker::build() {
     MOTLEY_TRY(join_stage());
   }
   session_->set_phase(0, "building the network");
-  reader_->start(layout_ ? data::Parts{layout_->is_first(role_.rank), layout_->is_last(role_.rank)} : data::Parts(),
-                 !layout_ || layout_->is_first(role_.rank));
+  data_.reader().start(
+      layout_ ? data::Parts{layout_->is_first(role_.rank), layout_->is_last(role_.rank)} : data::Parts(),
+      !layout_ || layout_->is_first(role_.rank));
   MOTLEY_ASSIGN(auto tied, build_network());
   MOTLEY_TRY(build_sync(std::move(tied)));
   MOTLEY_ASSIGN(auto emulation, emulate_stage());
@@ -75,7 +76,7 @@ Result<std::unique_ptr<TiedGradients>> RankWorker::build_network() {
   MOTLEY_ASSIGN(local.device, nn::parse_device(find_device(job_, cluster_, role_.rank, role_.local_rank)));
   local.seed = static_cast<std::uint64_t>(job_.seed);
   local.is_synthetic = is_synthetic(job_);
-  MOTLEY_ASSIGN(nn::NetworkSpec spec, make_network_spec(job_, *data_.train));
+  MOTLEY_ASSIGN(nn::NetworkSpec spec, make_network_spec(job_, data_.train()));
   if (local.is_synthetic) {
     spec.layers = static_cast<std::int64_t>(layout_->plan().layers.size());
   }
@@ -93,7 +94,7 @@ Result<std::unique_ptr<TiedGradients>> RankWorker::build_network() {
   } else {
     MOTLEY_ASSIGN(local.stage, nn::make_stage(spec, local.seed, options));
   }
-  replica_->tensors.emplace(*context_, local, *reader_);
+  replica_->tensors.emplace(*context_, local, data_.reader());
   return tied;
 }
 
@@ -239,7 +240,7 @@ Status RankWorker::build_plan() {
   // none.
   const bool has_batch_norm = !layout_ && replica_->sync->has_batch_norm();
   MOTLEY_ASSIGN(const data::BatchSplitOptions split, make_split_options(job_, cluster_, has_batch_norm));
-  const data::LedgerState fresh{static_cast<std::uint64_t>(job_.seed), 0, 0, data_.train->size()};
+  const data::LedgerState fresh{static_cast<std::uint64_t>(job_.seed), 0, 0, data_.train().size()};
   const std::string& mode = job_.batch_split.mode;
   BatchPlanOptions options{mode == "replay" ? 0 : job_.baseline.every, job_.baseline.steps, mode};
   auto plan = BatchPlan::create(std::move(options), split, fresh, layout_ ? &*layout_ : nullptr);
@@ -252,7 +253,7 @@ Status RankWorker::build_plan() {
 
 void RankWorker::build_runners(std::optional<PipelineRunner::Emulation> emulation) {
   Replica& made = *replica_;
-  const RunnerParts parts{*context_, made.network, *made.tensors, *reader_, *made.plan, *made.sync};
+  const RunnerParts parts{*context_, made.network, *made.tensors, data_.reader(), *made.plan, *made.sync};
   std::optional<TestEvaluation::Stages> stages;
   if (layout_) {
     stages.emplace(*layout_, *made.pipeline);
@@ -264,7 +265,7 @@ void RankWorker::build_runners(std::optional<PipelineRunner::Emulation> emulatio
     made.runner = std::make_unique<DataParallelRunner>(parts, *made.computation);
     made.work_queue = std::make_unique<WorkQueueRunner>(parts, *made.computation);
   }
-  made.evaluator.emplace(*context_, made.network, *made.tensors, data_.test.get(),
+  made.evaluator.emplace(*context_, made.network, *made.tensors, data_.test(),
                          static_cast<std::uint32_t>(job_.training.global_batch_size), stages);
 }
 
