@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include <nlohmann/json.hpp>
 
 #include "motley/base/os/file.h"
@@ -339,6 +341,27 @@ TEST(Checkpoints, ARunGoesOnFromWhatItSaved) {
   EXPECT_EQ(after.plan.ledger(), before.plan.ledger());
   EXPECT_EQ(after.audit.merge(after.context)->counts()[0], before.audit.merge(before.context)->counts()[0]);
   EXPECT_THAT(after.journal, ElementsAre("start 1 3"));
+}
+
+// What was said to be written must not be away for a moment, not even to make room for the same again.
+TEST(Checkpoints, AGoodOneOfAStepStaysAndADamagedOneIsReplaced) {
+  TemporaryFolder folder;
+  Saved run(folder.path);
+  const Step step = *run.plan.next(1);
+  ASSERT_TRUE(run.plan.commit(step));
+  run.progress.step = 1;
+  const auto save = [&](const char* weights) {
+    run.model.weights_ = weights;
+    run.progress.saved_step = 0;
+    ASSERT_TRUE(run.checkpoints.save(run.state(), run.reporter));
+  };
+  const auto read = [&] { return read_newest_checkpoint(folder.path)->files.at(kWeightsFile); };
+  save("first");
+  save("again");
+  EXPECT_EQ(read(), "first");
+  std::ofstream(folder.path / "step-00000001" / kWeightsFile, std::ios::app) << "x";
+  save("mended");
+  EXPECT_EQ(read(), "mended");
 }
 
 // state.json is read as it was written, and refused where any field says what no run can have said.

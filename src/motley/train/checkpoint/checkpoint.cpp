@@ -126,6 +126,9 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
 }  // namespace
 
 Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, int keep) {
+  // A step has one state. A good checkpoint of it stays: without it, a power failure before the rename below would lose
+  // what was said to be written.
+  if (read_checkpoint(folder, checkpoint.step)) return {};
   const fs::path own = make_folder_path(folder, checkpoint.step);
   const fs::path aside = own.string() + (MOTLEY_KEEPS("checkpoint-aside") ? ".part" : "");
   std::error_code ignored;

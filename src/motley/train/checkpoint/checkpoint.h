@@ -27,8 +27,8 @@ struct Checkpoint {
   std::map<std::string, std::string> files;  // name -> content; without the manifest
 };
 
-// Writes checkpoint.step's folder under `folder` and removes all but the newest `keep`. On any failure what was there
-// before is untouched.
+// Writes checkpoint.step's folder under `folder`, unless a good one is there, and removes all but the newest `keep`. On
+// any failure what was there before is untouched.
 Status write_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint, int keep);
 
 // Whether there is any, good or damaged.
