@@ -2,6 +2,8 @@
 // any thread.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <compare>
 #include <condition_variable>
 #include <functional>
@@ -36,11 +38,6 @@ class Arrivals {
       changed_.wait_for(lock, std::chrono::duration<double>(std::min(0.1, deadline.remaining())));
     }
     return std::move(by_key_.extract(key).mapped());
-  }
-  // Those who wait ask again whether they are cancelled.
-  void wake() {
-    const std::lock_guard lock(mutex_);
-    changed_.notify_all();
   }
   void forget_before(std::uint64_t epoch) {
     const std::lock_guard lock(mutex_);
