@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -43,6 +44,18 @@ Function* find_real(Function*, const char* name) {
   auto* const found = reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
   if (found == nullptr) std::abort();
   return found;
+}
+
+// For the functions that take the system's place.
+inline Cluster& cluster() {
+  return Cluster::instance();
+}
+inline Simulator& simulator() {
+  return Simulator::instance();
+}
+inline int fail_call(int error) {
+  errno = error;
+  return -1;
 }
 
 }  // namespace motley::simulation

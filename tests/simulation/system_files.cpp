@@ -20,19 +20,6 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 
-Cluster& cluster() {
-  return Cluster::instance();
-}
-
-Simulator& simulator() {
-  return Simulator::instance();
-}
-
-int fail_call(int error) {
-  errno = error;
-  return -1;
-}
-
 std::string full_path(int folder, const char* path) {
   if (path[0] == '/' || folder == AT_FDCWD) return path;
   const auto opened = std::dynamic_pointer_cast<DiskFile>(simulator().file(folder));

@@ -21,19 +21,6 @@
 namespace motley::simulation {
 namespace {
 
-Cluster& cluster() {
-  return Cluster::instance();
-}
-
-Simulator& simulator() {
-  return Simulator::instance();
-}
-
-int fail_call(int error) {
-  errno = error;
-  return -1;
-}
-
 class EventFile final : public File {
  public:
   short ready() const override { return static_cast<short>(POLLOUT | (count > 0 ? POLLIN : 0)); }

@@ -26,10 +26,6 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kClockSeconds = 1e-7;  // that it takes to look at the clock
 constexpr double kWallZero = 1.7e9;
 
-Simulator& simulator() {
-  return Simulator::instance();
-}
-
 double read_clock(clockid_t id) {
   simulator().pass(kClockSeconds);
   const double now = simulator().now();
