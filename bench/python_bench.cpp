@@ -11,7 +11,8 @@ constexpr double kMaxSeconds = 3600;  // PyTorch's own tests take a quarter of a
 
 Result<std::vector<BenchRow>> run_script(const BenchOptions& options, const std::string& name) {
   Program script{.words = {options.python.string(), (options.source_folder / "bench/python" / name).string()},
-                 .environment = environment_with({"PYTHONPATH=" + (options.program.parent_path() / "python").string()}),
+                 .environment = environment_with({"PYTHONPATH=" + (options.program.parent_path() / "python").string(),
+                                                  "MOTLEY_BINARY=" + options.motley.string()}),
                  .errors = STDERR_FILENO};
   if (options.quick) script.words.emplace_back("--quick");
   MOTLEY_ASSIGN(const Output output, run_program(std::move(script), Deadline::after(kMaxSeconds)));

@@ -1,5 +1,5 @@
-// The bench `python`: the Python package against the same scripts without it. Each part is a script of bench/python,
-// which prints its rows.
+// Benches whose parts are scripts of bench/python, which print their rows: the Python package against the same scripts
+// without it, and elastic jobs, whose processes the scripts kill.
 #pragma once
 
 #include <string>

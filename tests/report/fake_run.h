@@ -25,7 +25,8 @@ struct FakeRun {
   int baseline_every = 25;
   std::string mode = "dynamic";
   bool finished = true;
-  double row_bytes = 0;  // of the first worker's rows, pulled in a step; the others look none up
+  bool loses_one = false;  // the last worker, before step 200; another one takes its place before step 300
+  double row_bytes = 0;    // of the first worker's rows, pulled in a step; the others look none up
   std::string decision = "shares moved: the step is predicted to take 26 % less";
   std::string job = "model: cnn\ndataset: fashion-mnist\nglobal_batch: 256\nepochs: 3\nshares: dynamic\n";
 
@@ -124,6 +125,7 @@ struct FakeRun {
       line.mode = mode;
       line.baseline = baseline;
       line.samples.assign(samples.begin(), samples.end());
+      if (loses_one && step >= 200 && step < 300) line.samples.back() = 0;
       line.batch_split = line.samples;
       line.compute_seconds = compute;
       line.load_seconds = load;
@@ -151,6 +153,16 @@ struct FakeRun {
                                                          {.loss = 0.32 + 1.2 * std::exp(-4 * progress),
                                                           .accuracy = 0.889 - 0.4 * std::exp(-5 * progress)}}) +
                  "\n";
+      }
+      if (loses_one && (step == 199 || step == 299)) {
+        const bool is_lost = step == 199;
+        lines += train::to_json(train::EventMetrics{.step = step,
+                                                    .time = time,
+                                                    .event = is_lost ? "lost" : "joined",
+                                                    .text = is_lost ? "rank 3 was lost; 3 of 4 workers go on"
+                                                                    : "rank 3 has joined; 4 of 4 workers go on"}) +
+                 "\n";
+        time += is_lost ? 12.5 : 0;
       }
       if (step == 350) {
         lines += train::to_json(train::EventMetrics{

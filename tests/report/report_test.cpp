@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using motley::report::testing::FakeRun;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -238,6 +239,20 @@ TEST(Report, SaysWhereBytesAndWaitsGo) {
   for (const char* text : {"Where bytes and waits go", "3.2 MB", "1.6 MB", "40.0 %", "75.0 %"}) {
     EXPECT_THAT(html, HasSubstr(text));
   }
+}
+
+TEST(Report, ShowsWhoCameAndWent) {
+  Folder folder;
+  FakeRun run;
+  run.write(folder.path);
+  EXPECT_THAT(render_page(folder.path), Not(HasSubstr("Who came and went")));
+  run.loses_one = true;
+  run.write(folder.path);
+  const std::string html = render_page(folder.path);
+  for (const char* text : {"Who came and went", "rank 3 was lost; 3 of 4", "rank 3 has joined", "steps 0 to 199"}) {
+    EXPECT_THAT(html, HasSubstr(text));
+  }
+  EXPECT_THAT(html, ContainsRegex("12\\.[4-9] s</td>"));  // the pause
 }
 
 TEST(Report, HostileTextStaysText) {

@@ -70,6 +70,51 @@ class Elastic(Scenario):
                 self.assertEqual(process.returncode, 0, output)
                 self.assert_as_one_worker(run)
 
+    def test_a_worker_ends_at_any_point_of_a_step(self):
+        self.train("one", *self.double, "--workers", 1)
+        for number, points in enumerate((("forward", "between-buckets", "checkpoint"),
+                                         ("backward", "gradient-synchronisation", "gathering-times"))):
+            with self.subTest(points=points):
+                run, faults = f"run-{number}", self.folder / f"faults-{number}"
+                faults.mkdir()
+                for rank, point in enumerate(points):
+                    (faults / f"{rank}.{point}").write_text("stop" if rank == 1 else "kill")
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4",
+                                     "--replacements", 0, "--checkpoint.every-steps", 3,
+                                     environment={"MOTLEY_FAULTS": str(faults)})
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                self.assertEqual(os.listdir(faults), [])
+                self.assert_as_one_worker(run)
+
+    def leave(self, run, leavers, expect):
+        """Four workers, some of which get notice; returns the output."""
+        process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4")
+        self.wait_for_step(run, 5)
+        processes = self.worker_processes(process.pid)
+        for rank in leavers:
+            os.kill(processes[rank], signal.SIGTERM)
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, expect, output)
+        return output
+
+    def test_a_worker_that_gets_notice_leaves_after_its_step(self):
+        self.train("one", *self.double, "--workers", 1)
+        for run, leavers in (("last", [3]), ("first", [0]), ("two", [0, 2])):
+            with self.subTest(run):
+                output = self.leave(run, leavers, 0)
+                self.assertIn("left", output)
+                self.assertNotIn("lost", output)
+                self.assert_as_one_worker(run)
+                last = [line["samples"] for line in self.lines(run) if "loss" in line][-1]
+                self.assertEqual([rank for rank in range(4) if last[rank] == 0], leavers)
+
+    def test_where_all_get_notice_a_checkpoint_is_left(self):
+        self.train("one", *self.double, "--workers", 1)
+        self.leave("run", range(4), 130)
+        self.train("run", *self.double, "--workers", 2, "--resume")
+        self.assert_as_one_worker("run")
+
     def test_others_take_the_places_of_those_who_are_lost(self):
         self.train("one", *self.double, "--workers", 1, "--epochs", 30)
         for run, method, victims in (

@@ -54,7 +54,8 @@ class Faults(Scenario):
                 self.assertTrue(self.shared)
                 self.assertEqual([name for name in self.shared if not name.endswith(" (deleted)")], [])
 
-    def test_a_killed_launcher_takes_its_workers_along(self):
+    def test_workers_write_a_checkpoint_where_their_launcher_is_killed_and_end(self):
+        self.train("whole", "--workers", 2)
         process = self.start("run", "--cluster", self.cluster([0.002, 0.002]))
         self.wait_for_step("run", 2)
         workers = self.worker_processes(process.pid)
@@ -65,6 +66,10 @@ class Faults(Scenario):
         while any(pathlib.Path(f"/proc/{worker}").exists() for worker in workers):
             self.assertLess(time.monotonic(), deadline, "a worker outlived its launcher")
             time.sleep(0.05)
+        done = max(self.losses("run"))
+        self.assertIn(f"step-{done:08}", os.listdir(self.folder / "run/checkpoint"))
+        self.assertIn(f"resumed after step {done}", self.train("run", "--workers", 2, "--resume"))
+        self.assertEqual(list(self.losses("run")), list(self.losses("whole")))
 
     def test_a_loss_that_is_no_number_stops_the_job(self):
         self.train("run", "--workers", 2, "--steps", 5)

@@ -115,9 +115,10 @@ class Scenario(unittest.TestCase):
         self.assertEqual(done.returncode, expect, done.stdout)
         return done.stdout
 
-    def start(self, run, *flags):
+    def start(self, run, *flags, environment=None):
         process = subprocess.Popen(
-            self.command(run, *flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            self.command(run, *flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **(environment or {})},
         )
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.kill)

@@ -23,6 +23,7 @@ enum class ErrorCode {
   kOutOfMemory,   // a device has less memory than was asked for
   kDiverged,      // the numbers are no longer finite
   kInterrupted,   // the user asked to stop; exit code 130
+  kLeft,          // this process was asked to leave a job that goes on without it; exit code 143
   kInternal,      // everything else
 };
 

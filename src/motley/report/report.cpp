@@ -8,6 +8,7 @@
 
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
+#include "motley/report/membership_view.h"
 #include "motley/report/page/chart.h"
 #include "motley/report/page/html.h"
 #include "motley/report/plan_view.h"
@@ -514,7 +515,7 @@ std::string render(const Run& run) {
   const std::string steps = run.metrics.steps.empty()
                                 ? card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true)
                                 : bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) +
-                                      predicted_timeline(run) + timeline(run, figures);
+                                      membership_view(run) + predicted_timeline(run) + timeline(run, figures);
   const std::string exit = run.file.exit.value_or("");
   return document({.title = fmt::format("Run {}", run.name),
                    .badge = !run.file.finished ? "did not finish"

@@ -82,6 +82,12 @@ class Hub {
     changed_.notify_all();
   }
 
+  // Without a word to the others.
+  void go(int rank) {
+    const std::lock_guard lock(mutex_);
+    (void)end(rank);
+  }
+
   void note_commit(int rank, std::int64_t step, std::uint64_t weights) {
     const std::lock_guard lock(mutex_);
     const auto [known, is_new] = committed_.emplace(step, weights);
@@ -305,8 +311,11 @@ BatchPlan make_plan() {
 // A rank and its loop; all files are in the folder.
 class Rank final : public ElasticRanks {
  public:
-  Rank(Hub& hub, int rank, const std::filesystem::path& folder, int minimum, bool is_newcomer = false)
+  // `notice`: the step in which it is asked to leave; 0: it is not.
+  Rank(Hub& hub, int rank, const std::filesystem::path& folder, int minimum, bool is_newcomer = false,
+       std::int64_t notice = 0)
       : hub_(hub),
+        notice_(notice),
         is_newcomer_(is_newcomer),
         folder_(folder),
         minimum_(minimum),
@@ -331,10 +340,15 @@ class Rank final : public ElasticRanks {
     options.evaluate_every_epochs = 1;
     options.learning_rate = [](std::int64_t) { return 0.1; };
     options.is_asked_to_stop = [] { return false; };
+    options.is_asked_to_leave = [this] { return notice_ > 0 && progress_.step + 1 >= notice_; };
     const LoopParts parts = {&plan_,  &runner_,    nullptr,    &sync_,        &evaluator_, &model_,
                              &audit_, &emulation_, &reporter_, &checkpoints_, &mover_,     this};
     Status done = TrainingLoop(std::move(options), context_, parts, progress_).run();
-    if (!hub_.is_dead(context_.rank)) hub_.leave(context_.rank);
+    if (!done && done.error().code == ErrorCode::kLeft) {
+      hub_.go(context_.rank);
+    } else if (!hub_.is_dead(context_.rank)) {
+      hub_.leave(context_.rank);
+    }
     return done;
   }
 
@@ -361,6 +375,7 @@ class Rank final : public ElasticRanks {
 
  private:
   Hub& hub_;
+  const std::int64_t notice_;
   bool is_newcomer_;
   bool has_entered_ = false;
   const std::filesystem::path folder_;
@@ -402,13 +417,17 @@ struct Outcome {
   std::vector<int> alive;
 };
 
-// `replacements`: for each rank so many processes that take its place once it has ended.
+// `replacements`: for each rank so many processes that take its place once it has ended. `notices`: for each rank the
+// step in which it is asked to leave, or 0.
 Outcome run_ranks(Hub& hub, const std::filesystem::path& folder, int minimum, std::uint32_t seed,
-                  const std::vector<int>& replacements = std::vector<int>(kRanks)) {
+                  const std::vector<int>& replacements = std::vector<int>(kRanks),
+                  const std::vector<std::int64_t>& notices = std::vector<std::int64_t>(kRanks)) {
   Outcome outcome;
   outcome.done.resize(kRanks);
   std::vector<std::unique_ptr<Rank>> ranks;
-  for (int rank = 0; rank < kRanks; ++rank) ranks.push_back(std::make_unique<Rank>(hub, rank, folder, minimum));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.push_back(std::make_unique<Rank>(hub, rank, folder, minimum, false, notices[static_cast<std::size_t>(rank)]));
+  }
   {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < kRanks; ++rank) {
@@ -487,6 +506,62 @@ TEST_F(ElasticLoop, WhoeverJoinsWhereverTheResultIsThatOfOneRank) {
     ASSERT_EQ(hub.weights_after(kSteps), expected);
   }
   EXPECT_GT(joined, 10);
+}
+
+// One rank stays; of the others some get notice, and some end.
+TEST_F(ElasticLoop, WhoeverLeavesWheneverTheResultIsThatOfOneRank) {
+  const std::uint64_t expected = expected_weights();
+  int left = 0;
+  for (std::uint32_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    std::vector<Hub::End> ends;
+    std::vector<std::int64_t> notices(kRanks);
+    std::vector<int> ranks = {0, 1, 2, 3};
+    std::ranges::shuffle(ranks, random);
+    ranks.resize(1 + random() % 3);
+    for (const int rank : ranks) {
+      if (random() % 4 == 0) {
+        ends.push_back({rank, static_cast<int>(random() % 32), random() % 2 == 0});
+      } else {
+        notices[static_cast<std::size_t>(rank)] = 1 + static_cast<std::int64_t>(random() % (kSteps - 1));
+      }
+    }
+    Hub hub(seed, ends);
+    const TemporaryFolder folder("/dev/shm");  // hundreds of them
+    const Outcome outcome = run_ranks(hub, folder.path, 1, seed, std::vector<int>(kRanks), notices);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const auto own = static_cast<std::size_t>(rank);
+      if (notices[own] == 0) continue;
+      ASSERT_FALSE(outcome.done[own]);
+      ASSERT_EQ(outcome.done[own].error().code, ErrorCode::kLeft) << outcome.done[own].error().message;
+      ++left;
+    }
+    for (const int rank : outcome.alive) {
+      const Status& done = outcome.done[static_cast<std::size_t>(rank)];
+      ASSERT_TRUE(done) << done.error().message;
+    }
+    ASSERT_EQ(hub.weights_after(kSteps), expected);
+  }
+  EXPECT_GT(left, 100);
+}
+
+TEST_F(ElasticLoop, WhereAllGetNoticeTheLastOnesWriteACheckpoint) {
+  for (const std::vector<std::int64_t>& notices :
+       {std::vector<std::int64_t>{3, 3, 3, 3}, {2, 4, 4, 1}, {5, 3, 1, 4}, {1, 1, 6, 1}}) {
+    Hub hub(1, {});
+    const TemporaryFolder folder("/dev/shm");
+    const Outcome outcome = run_ranks(hub, folder.path, 1, 1, std::vector<int>(kRanks), notices);
+    const std::int64_t last = std::ranges::max(notices);
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      ASSERT_FALSE(outcome.done[rank]);
+      EXPECT_EQ(outcome.done[rank].error().code, notices[rank] == last ? ErrorCode::kInterrupted : ErrorCode::kLeft)
+          << outcome.done[rank].error().message;
+    }
+    const auto newest = read_newest_checkpoint(folder.path / "checkpoint");
+    ASSERT_TRUE(newest) << newest.error().message;
+    EXPECT_EQ(newest->step, last);
+  }
 }
 
 TEST_F(ElasticLoop, TooFewEndWithACheckpoint) {

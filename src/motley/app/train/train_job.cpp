@@ -256,7 +256,7 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
 }
 
 Status follow_launcher() {
-  return std::getenv("MOTLEY_LAUNCHER") != nullptr ? train::follow_launcher() : Status();
+  return std::getenv("MOTLEY_LAUNCHER") != nullptr ? train::follow_launcher(SIGKILL) : Status();
 }
 
 }  // namespace motley::app

@@ -54,6 +54,7 @@ struct Worker {
     if (output >= 0) ::close(output);
     output = -1;
   }
+  bool has_left() const { return error && error->code == ErrorCode::kLeft; }
   bool ended_by(int number) const { return WIFSIGNALED(*status) && WTERMSIG(*status) == number; }
   std::string name() const { return rank < 0 ? "the parameter server" : fmt::format("rank {}", rank); }
 
@@ -179,7 +180,9 @@ std::string way_on(const RunDirectory& run) {
 Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double killed_at, bool interrupted,
                int min_workers) {
   std::vector<const Worker*> order;
-  for (const Worker& worker : workers) order.push_back(&worker);
+  for (const Worker& worker : workers) {
+    if (!worker.has_left()) order.push_back(&worker);
+  }
   const auto is_done = [](const Worker* worker) {
     return WIFEXITED(*worker->status) && WEXITSTATUS(*worker->status) == 0;
   };
@@ -202,7 +205,7 @@ Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double
   // What other ranks say of one that a stop cut short counts for nothing.
   const bool cut_short = interrupted && std::ranges::any_of(order, signalled_by_us);
   std::optional<Error> about_another;
-  bool all_interrupted = interrupted;
+  bool all_interrupted = !order.empty();
   for (const Worker* worker : order) {
     const bool exited = WIFEXITED(*worker->status);
     if (exited && WEXITSTATUS(*worker->status) == 0) {
@@ -396,6 +399,8 @@ class Launch {
     if (!worker.status && ::waitpid(worker.process, &status, WNOHANG) == worker.process) {
       worker.status = status;
       worker.ended = monotonic_seconds();
+      if (worker.output >= 0)
+        forward_output(worker, progress_, options_.quiet);  // its last words say whether it has left
       const bool clean = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 130);
       if (options_.min_workers > 0 && clean) {  // all had done all; one that hangs now is no loss
         kill_at_ = std::min(kill_at_, worker.ended + kPartSeconds);
@@ -403,10 +408,10 @@ class Launch {
       if (interrupted_ && worker.ended_by(SIGINT)) {
         kill_at_ = worker.ended;  // it had not begun: the others would wait for it in vain
       }
-      if (!clean && !failed_ && !interrupted_) replace(worker);
+      if (!clean && !failed_ && !interrupted_ && !worker.has_left()) replace(worker);
       // What keeps a newcomer out ends nobody else.
       const bool is_outside = worker.is_newcomer && WIFEXITED(status);
-      if (!clean && !failed_ && !is_outside && !goes_on_without(worker)) {
+      if (!clean && !failed_ && !is_outside && !worker.has_left() && !goes_on_without(worker)) {
         failed_ = true;
         // Of an elastic run those who are left write a checkpoint first.
         const double grace = options_.min_workers > 0 ? options_.stop_seconds : options_.grace_seconds;
@@ -429,8 +434,10 @@ class Launch {
 
   bool goes_on_without(const Worker& lost) {
     if (options_.min_workers == 0 || !WIFSIGNALED(*lost.status)) return false;
-    const auto is_left = [](const Worker& worker) { return !worker.status || WIFEXITED(*worker.status); };
-    const auto left = std::ranges::count_if(workers_, is_left);
+    const auto is_there = [](const Worker& worker) {
+      return !worker.status || (WIFEXITED(*worker.status) && !worker.has_left());
+    };
+    const auto left = std::ranges::count_if(workers_, is_there);
     progress_.clear();
     std::fprintf(stderr, "motley: %s (process %d) was killed by signal %d (%s); %d workers are left\n",
                  lost.name().c_str(), lost.process, WTERMSIG(*lost.status), ::strsignal(WTERMSIG(*lost.status)),
@@ -457,8 +464,8 @@ class Launch {
 
 }  // namespace
 
-Status follow_launcher() {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+Status follow_launcher(int signal) {
+  ::prctl(PR_SET_PDEATHSIG, signal);
   const char* launcher = std::getenv("MOTLEY_LAUNCHER");
   if (launcher != nullptr && std::to_string(::getppid()) != launcher) {  // it ended before the line above
     return fail(ErrorCode::kPeerLost, "the launcher (process {}) has ended", launcher);

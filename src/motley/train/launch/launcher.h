@@ -32,14 +32,15 @@ struct LaunchOptions {
 
 // Runs until all workers have ended. Success when all ended with 0; kTimeout when the deadline has passed before, and
 // those that still ran were killed; kInterrupted after a stop by SIGINT or SIGTERM that
-// the workers followed, or by the token; else the error of the rank that failed first, with that rank in it. A rank
+// the workers followed, or by the token; else the error of the rank that failed first, with that rank in it. One that
+// has left (kLeft) has not failed. A rank
 // killed by a signal is named with the signal. With min_workers, those that were killed count for nothing where so many
 // others have ended with 0. No worker outlives the call. When a parameter server is lost, all start
 // again from the last checkpoint, a few times at most.
 Status launch_workers(LaunchOptions options, const RunDirectory& run);
 
-// Called by a worker that begins: it will not outlive a launcher that is killed.
-Status follow_launcher();
+// Called by a process that a launcher has started, as it begins: this signal comes where the launcher is killed.
+Status follow_launcher(int signal);
 
 // Called by a worker that ends with an error: tells the launcher, over the pipe of its output, which needs no room on a
 // disk. `error.rank` says whom it is about.

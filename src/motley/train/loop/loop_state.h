@@ -31,7 +31,8 @@ struct LoopState {
   std::optional<StepUnderWay> under_way;
   unsigned duties = 0;
   bool stops = false;
-  bool has_ended = false;  // all steps are done, and what is left are duties
+  std::vector<int> leaving;  // ranks that go after what is left to do of this step
+  bool has_ended = false;    // all steps are done, and what is left are duties
 };
 
 }  // namespace motley::train

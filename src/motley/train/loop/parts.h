@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/injected_fault.h"
 #include "motley/net/session.h"
 #include "motley/train/loop/step.h"
 #include "motley/train/loop/timeline.h"
@@ -45,6 +46,7 @@ struct RankContext {
   Deadline long_deadline() const { return Deadline::after(10 * step_seconds); }
   void set_phase(std::int64_t step, const char* phase) const {
     session.set_phase(static_cast<std::uint64_t>(step), phase);
+    inject_fault(rank, phase);
   }
 };
 

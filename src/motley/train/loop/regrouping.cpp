@@ -104,21 +104,23 @@ Result<bool> Regrouping::wait_for_more() {
 }
 
 Status Regrouping::tell(double begin) {
-  std::vector<int> lost, joined;
+  std::vector<int> lost, left, joined;
   for (int rank = 0; rank < context_.size; ++rank) {
     const auto was_away = [rank](const std::vector<int>& ranks) { return !std::ranges::binary_search(ranks, rank); };
     const bool left_out = was_away(told_) || std::ranges::any_of(epochs_, was_away);
-    if (!was_away(told_) && left_out) lost.push_back(rank);
+    const bool has_left = std::ranges::binary_search(loop_.state.leaving, rank);
+    if (!was_away(told_) && left_out) (has_left ? left : lost).push_back(rank);
     if (context_.is_present(rank) && left_out) joined.push_back(rank);
   }
   told_ = context_.present;
-  std::string news;
-  if (!lost.empty()) news = name_ranks(lost, "was lost", "were lost");
-  if (!joined.empty()) news += (news.empty() ? "" : ", ") + name_ranks(joined, "has joined", "have joined");
-  const std::string text = fmt::format("{}; {} of {} workers go on after {:.3g} s", news, context_.present.size(),
-                                       context_.size, monotonic_seconds() - begin);
+  std::vector<std::string> news;
+  if (!lost.empty()) news.push_back(name_ranks(lost, "was lost", "were lost"));
+  if (!left.empty()) news.push_back(name_ranks(left, "has left", "have left"));
+  if (!joined.empty()) news.push_back(name_ranks(joined, "has joined", "have joined"));
+  const std::string text = fmt::format("{}; {} of {} workers go on after {:.3g} s", fmt::join(news, ", "),
+                                       context_.present.size(), context_.size, monotonic_seconds() - begin);
   if (context_.writes()) spdlog::warn("step {}: {}", progress_.step + 1, text);
-  return parts_.reporter->event(progress_.step, lost.empty() ? "joined" : "lost", text);
+  return parts_.reporter->event(progress_.step, !lost.empty() ? "lost" : !left.empty() ? "left" : "joined", text);
 }
 
 WindowParts Regrouping::cut(const Step& step) const {

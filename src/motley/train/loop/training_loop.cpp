@@ -73,6 +73,9 @@ Status TrainingLoop::advance() {
     end();
     return do_duties();
   }
+  if (!state_.under_way && leaves()) {
+    return fail(ErrorCode::kLeft, "left after step {}, as asked; the others go on", progress_.step);
+  }
   if (!state_.under_way) MOTLEY_TRY(begin_step());
   MOTLEY_TRY(compute());
   MOTLEY_TRY(reduce());
@@ -154,6 +157,7 @@ Status TrainingLoop::reduce() {
   report.cpu = process_cpu_seconds() - own.cpu_before;
   report.memory = peak_resident_bytes();
   report.stop = options_.is_asked_to_stop() ? 1 : 0;
+  report.leave = regrouping_ && options_.is_asked_to_leave() ? 1 : 0;
   report.checkpoint = context_.writes() && parts_.checkpoints->is_due(own.step.number, reduced) ? 1 : 0;
   report.moves = parts_.mover->has_found() ? 1 : 0;
   if (sync.is_async()) {
@@ -201,7 +205,12 @@ Status TrainingLoop::commit(AllReports reports) {
   const auto any = [&](double Report::* flag) {
     return std::ranges::any_of(reports.back(), [&](const Report& report) { return report.*flag != 0; });
   };
-  state_.stops = any(&Report::stop);
+  state_.leaving.clear();
+  for (const int rank : context_.present) {
+    if (reports.back()[static_cast<std::size_t>(rank)].leave != 0) state_.leaving.push_back(rank);
+  }
+  // Where nobody would be left, all stop.
+  state_.stops = any(&Report::stop) || state_.leaving.size() == context_.present.size();
   if (any(&Report::checkpoint)) state_.duties |= kSave;
   if (any(&Report::moves) && !state_.stops && step.number < options_.steps) state_.duties |= kMove;
   return {};
@@ -219,6 +228,12 @@ Status TrainingLoop::do_duties() {
   MOTLEY_TRY(take_turn(kSave, [&] { return save(); }));
   MOTLEY_TRY(take_turn(kMove, [&] { return parts_.mover->move(progress_.step); }));
   return take_turn(kPart, [&] { return context_.group.barrier(context_.step_deadline()); });
+}
+
+// Others may have been lost since it was agreed who goes.
+bool TrainingLoop::leaves() const {
+  return std::ranges::binary_search(state_.leaving, context_.rank) &&
+         !std::ranges::includes(state_.leaving, context_.present);
 }
 
 bool TrainingLoop::goes_on_after(const Error& error) const {

@@ -23,7 +23,8 @@ struct LoopOptions {
   double evaluate_every_epochs = 1;  // 0: only at the end; < 0: never
   std::uint32_t staleness = 0;       // steps that a rank may be ahead of the slowest
   std::function<double(std::int64_t step)> learning_rate;
-  std::function<bool()> is_asked_to_stop;
+  std::function<bool()> is_asked_to_stop;                          // the run, with a checkpoint
+  std::function<bool()> is_asked_to_leave = [] { return false; };  // of an elastic run: this rank alone
 };
 
 // What the loop puts together. The first six change where the run moves to another plan.
@@ -48,6 +49,7 @@ class TrainingLoop {
   TrainingLoop(LoopOptions options, const RankContext& context, const LoopParts& parts, RunProgress& progress);
 
   // From the step after that of `progress` on. kInterrupted where a rank was asked to stop, with a checkpoint written;
+  // kLeft where this rank was asked to leave and others go on, after a step, with all that was to do done;
   // kDiverged where a loss or a gradient is not finite, before the optimizer's step. kPeerLost, with a checkpoint
   // written, where fewer ranks are left than the run goes on with.
   Status run();
@@ -63,6 +65,7 @@ class TrainingLoop {
   void end();
 
   bool goes_on_after(const Error& error) const;
+  bool leaves() const;
   Status record_samples(const std::vector<Report>& reports);
   Status check_finite(const Step& step, const std::vector<Report>& reports) const;
   void record_times(const Step& step, const std::vector<Report>& reports, double gathered, double ended) const;

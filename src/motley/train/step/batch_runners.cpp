@@ -42,6 +42,7 @@ Status BatchComputation::run(const Step& step, const data::Batch& batch, double 
     MOTLEY_TRY(tensors.prefetch(Deadline::after(0)));
     MOTLEY_ASSIGN(const nn::Tensors outputs, network.stage->forward(id, {inputs.narrow(0, first, size)}));
     MOTLEY_ASSIGN(const nn::LossOutcome loss, nn::compute_loss(network.loss, outputs.front(), own_targets, divisor));
+    samples_ += static_cast<std::uint64_t>(size);
     MOTLEY_TRY(network.measure(outputs.front(), own_targets, report));
     timing_.after_forward();
     const double forwarded = monotonic_seconds();

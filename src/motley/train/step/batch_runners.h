@@ -25,10 +25,13 @@ class BatchComputation {
   // `last` batch of a step: its gradients are reduced, with the weight `divisor`, as soon as they are complete.
   Status run(const Step& step, const data::Batch& batch, double divisor, bool last, Report& report);
 
+  std::uint64_t samples() const { return samples_; }  // that have gone forward so far
+
  private:
   const RunnerParts parts_;
   const Options options_;
   EmulatedTiming timing_;
+  std::uint64_t samples_ = 0;
   std::int64_t step_ = 0;  // the last one
   std::int64_t next_ = 0;  // the number of its next micro-batch
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "motley/base/os/injected_fault.h"
 #include "motley/kernels/finite.h"
 
 namespace motley::train {
@@ -169,6 +170,7 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
     report.staleness = std::max<double>(report.staleness, outcome.staleness);
     if (report.reduced_not_finite == 0) report.reduced_not_finite = static_cast<double>(check_reduced(bucket));
     MOTLEY_TRY(fetch(bucket));
+    inject_fault(context_.rank, "between buckets");
   }
   if (parts_.tied) {
     MOTLEY_TRY(parts_.tied->add_up(static_cast<std::uint64_t>(step.number), deadline));

@@ -30,9 +30,15 @@ std::vector<std::string> list_names(const cluster::Cluster& cluster) {
 constexpr double kSilenceSeconds = 10;
 constexpr double kElasticSilenceSeconds = 1;
 
-volatile std::sig_atomic_t stop_requested = 0;
-void request_stop(int) {
-  stop_requested = 1;
+// After the launcher's end nobody else ends a worker that hangs: seconds for the step under way and a checkpoint.
+constexpr unsigned kOrphanedSeconds = 60;
+constexpr int kLauncherHasEnded = SIGUSR1;
+
+// By SIGTERM a machine says that it is taken away.
+volatile std::sig_atomic_t stop_requested = 0, leave_requested = 0;
+void take_request(int signal) {
+  (signal == SIGTERM ? leave_requested : stop_requested) = 1;
+  if (signal == kLauncherHasEnded) ::alarm(kOrphanedSeconds);
 }
 
 }  // namespace
@@ -71,6 +77,11 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
     MOTLEY_TRY(loop());
     return finish();
   }();
+  if (!done && done.error().code == ErrorCode::kLeft) {
+    // Others take the end of its connections for a loss, and may kill what is left of this process.
+    if (role_.launcher == "motley") leave_error(done.error());
+    return done;
+  }
   if (elastic_ && writes()) elastic_->close();
   if (done || done.error().code == ErrorCode::kInterrupted) {
     session_->leave();
@@ -345,9 +356,12 @@ Status RankWorker::loop() {
   options.learning_rate = [schedule, highest = job_.optimizer.learning_rate](std::int64_t step) {
     return nn::learning_rate_factor(schedule, step - 1) * highest;
   };
-  options.is_asked_to_stop = [] { return stop_requested != 0; };
+  options.is_asked_to_stop = [this] { return stop_requested != 0 || (leave_requested != 0 && !is_elastic()); };
+  options.is_asked_to_leave = [] { return leave_requested != 0; };
   connect_loop();
-  return TrainingLoop(std::move(options), *context_, loop_parts_, progress_).run();
+  Status done = TrainingLoop(std::move(options), *context_, loop_parts_, progress_).run();
+  if (is_elastic()) spdlog::info("this worker has computed {} samples", replica_->computation->samples());
+  return done;
 }
 
 // Whether the plan gives every stage workers that may take its samples (min_samples, max_samples), and no tensor to
@@ -436,10 +450,10 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
   }
   start_logging(job.log_level, role.rank);
   if (role.launcher == "motley") {
-    MOTLEY_TRY(follow_launcher());
+    MOTLEY_TRY(follow_launcher(kLauncherHasEnded));
   }
-  std::signal(SIGINT, request_stop);
-  std::signal(SIGTERM, request_stop);
+  for (const int signal : {SIGINT, SIGTERM, kLauncherHasEnded}) std::signal(signal, take_request);
+  std::signal(SIGPIPE, SIG_IGN);  // of the log that the launcher reads
 
   const cluster::Worker& own = cluster.workers[static_cast<std::size_t>(role.rank)];
   MOTLEY_TRY(pin_to_cores(own));

@@ -1,0 +1,26 @@
+#include "motley/base/os/injected_fault.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+namespace motley {
+
+void inject_fault(int rank, const char* point) {
+  static const char* const folder = std::getenv("MOTLEY_FAULTS");
+  if (folder == nullptr) return;
+  std::string name = point;
+  std::ranges::replace(name, ' ', '-');
+  const std::string path = std::string(folder) + "/" + std::to_string(rank) + "." + name;
+  std::string how;
+  std::ifstream(path) >> how;
+  const bool is_stop = how == "stop";
+  if ((!is_stop && how != "kill") || ::unlink(path.c_str()) != 0) return;
+  ::kill(::getpid(), is_stop ? SIGSTOP : SIGKILL);
+}
+
+}  // namespace motley

@@ -1,0 +1,52 @@
+// A fault that is asked for happens to the first process that comes there, and to no other.
+#include "motley/base/os/injected_fault.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "motley/base/os/file.h"
+#include "tests/temporary_folder.h"
+
+namespace motley {
+namespace {
+
+// How a process of this rank ends that passes three points; 0: as it wanted to.
+int run_process(const std::filesystem::path& folder, int rank) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("MOTLEY_FAULTS", folder.c_str(), 1);
+    for (const char* point : {"forward", "between buckets", "optimizer"}) inject_fault(rank, point);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, WUNTRACED);
+  if (!WIFSTOPPED(status)) return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  return WSTOPSIG(status);
+}
+
+TEST(InjectedFault, HappensOnceToTheRankAtThePoint) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(write_file(folder.path / "2.between-buckets", "kill\n"));
+  EXPECT_EQ(run_process(folder.path, 1), 0);
+  EXPECT_EQ(run_process(folder.path, 2), SIGKILL);
+  EXPECT_EQ(run_process(folder.path, 2), 0);
+  ASSERT_TRUE(write_file(folder.path / "1.optimizer", "stop"));
+  EXPECT_EQ(run_process(folder.path, 1), SIGSTOP);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path));
+}
+
+TEST(InjectedFault, AFileThatSaysNothingKnownIsLeft) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(write_file(folder.path / "0.forward", "explode"));
+  EXPECT_EQ(run_process(folder.path, 0), 0);
+  EXPECT_FALSE(std::filesystem::is_empty(folder.path));
+}
+
+}  // namespace
+}  // namespace motley
