@@ -136,7 +136,7 @@ def count_audits(job):
 
 
 def lost_or_doubled(lines):
-    """Samples that the audits of the epochs found not used exactly once, and steps that are not there exactly once."""
+    """Samples that the audits of the epochs found lost or duplicated, and steps that are not there exactly once."""
     steps = [line["step"] for line in lines if "loss" in line]
     audits = [line["samples_lost_or_duplicated"] for line in lines if "samples_lost_or_duplicated" in line]
     if not audits:
