@@ -41,8 +41,8 @@ class Cost(NamedTuple):
 
 
 def list_faults(rounds, choose):
-    faults = [Fault(rank or choose.randint(1, 3), point, "stop" if turn % 4 == 3 else "kill")
-              for turn, point, rank in itertools.product(range(rounds), POINTS, (0, 1))]
+    faults = [Fault(choose.randint(1, 3) if is_other else 0, point, "stop" if (turn + number + is_other) % 4 == 3 else "kill")
+              for turn, (number, point), is_other in itertools.product(range(rounds), enumerate(POINTS), (0, 1))]
     choose.shuffle(faults)
     return faults
 

@@ -5,7 +5,7 @@ import random
 import signal
 import unittest
 
-from harness import Scenario, relative_difference
+from harness import Scenario, interrupt, relative_difference
 
 
 class Elastic(Scenario):
@@ -108,6 +108,17 @@ class Elastic(Scenario):
                 self.assert_as_one_worker(run)
                 last = [line["samples"] for line in self.lines(run) if "loss" in line][-1]
                 self.assertEqual([rank for rank in range(4) if last[rank] == 0], leavers)
+
+    def test_a_job_that_has_lost_a_worker_stops_as_asked(self):
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3",
+                             "--replacements", 0, "--epochs", 100)
+        self.wait_for_step("run", 3)
+        os.kill(self.worker_processes(process.pid)[1], signal.SIGKILL)
+        self.wait_for_step("run", max(self.losses("run")) + 3)
+        interrupt(process)
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 130, output)
+        self.assertIn("--resume", output)
 
     def test_where_all_get_notice_a_checkpoint_is_left(self):
         self.train("one", *self.double, "--workers", 1)

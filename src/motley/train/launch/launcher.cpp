@@ -183,8 +183,11 @@ Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double
   for (const Worker& worker : workers) {
     if (!worker.has_left()) order.push_back(&worker);
   }
-  const auto is_done = [](const Worker* worker) {
-    return WIFEXITED(*worker->status) && WEXITSTATUS(*worker->status) == 0;
+  const auto is_interrupted = [](const Worker* worker) {
+    return worker->error && worker->error->code == ErrorCode::kInterrupted;
+  };
+  const auto is_done = [&](const Worker* worker) {
+    return WIFEXITED(*worker->status) && (WEXITSTATUS(*worker->status) == 0 || is_interrupted(worker));
   };
   if (min_workers > 0 && std::ranges::count_if(order, is_done) >= min_workers) {
     std::erase_if(order, [](const Worker* worker) { return WIFSIGNALED(*worker->status) || worker->is_newcomer; });
@@ -213,7 +216,7 @@ Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double
       continue;
     }
     const std::optional<Error>& error = worker->error;
-    if (error && error->code == ErrorCode::kInterrupted) continue;
+    if (is_interrupted(worker)) continue;
     if (cut_short && (!error || error->code == ErrorCode::kPeerLost || error->code == ErrorCode::kTimeout)) continue;
     all_interrupted = false;
     if (error && (error->rank < 0 || error->rank == worker->rank)) {

@@ -35,7 +35,7 @@ struct LaunchOptions {
 // the workers followed, or by the token; else the error of the rank that failed first, with that rank in it. One that
 // has left (kLeft) has not failed. A rank
 // killed by a signal is named with the signal. With min_workers, those that were killed count for nothing where so many
-// others have ended with 0. No worker outlives the call. When a parameter server is lost, all start
+// others have ended with 0 or as asked. No worker outlives the call. When a parameter server is lost, all start
 // again from the last checkpoint, a few times at most.
 Status launch_workers(LaunchOptions options, const RunDirectory& run);
 
