@@ -7,15 +7,16 @@ nothing. It gives every worker the same samples, throws the step away in which o
 """
 import importlib.util
 import os
+import pathlib
 import random
-import signal
+import socket
 import statistics
 import subprocess
 import sys
 import threading
 import time
 
-from elastic_faults import BEFORE, PACES, Fault, percentile, read_cost, start_job
+from elastic_faults import BEFORE, PACES, Fault, percentile, read_cost, start_job, strike
 from elastic_job import RECOVERY, NotRecovered
 from rows import SCRIPTS, print_rows, read_flags, row, say
 
@@ -48,15 +49,20 @@ class Replica:
 
 class TorchftJob:
     def __init__(self, timeouts):
-        from torchft.coordination import LighthouseServer
         heartbeat, join, self.seconds = timeouts
-        self.lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=int(1e3 * join), quorum_tick_ms=10,
-                                           heartbeat_timeout_ms=int(1e3 * heartbeat))
+        with socket.create_server(("localhost", 0)) as free:
+            port = free.getsockname()[1]
+        self.address = f"http://localhost:{port}"
+        self.lighthouse = subprocess.Popen(
+            ["torchft_lighthouse", "--bind", f"[::]:{port}", "--min_replicas", "1", "--join_timeout_ms", str(int(1e3 * join)),
+             "--quorum_tick_ms", "10", "--heartbeat_timeout_ms", str(int(1e3 * heartbeat))],
+            executable=str(pathlib.Path(sys.executable).parent / "torchft_lighthouse"), stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL)
         self.replicas = [self._start(rank, 0) for rank in range(len(PACES))]
         self.started = 0
 
     def _start(self, rank, number):
-        return Replica(self.lighthouse.address(), f"{rank}-{number}", PACES[rank], self.seconds)
+        return Replica(self.address, f"{rank}-{number}", PACES[rank], self.seconds)
 
     def wait(self, what, condition):
         deadline = time.monotonic() + RECOVERY
@@ -71,11 +77,12 @@ class TorchftJob:
             len(replica.lines) >= steps and all(count == len(PACES) and counts for _, count, counts in replica.lines[-steps:])
             for replica in self.replicas))
 
-    def kill_one(self, rank):
-        """The seconds between the two steps that count around it, less the median of those before it."""
+    def kill_one(self, rank, moment):
+        """The seconds between the two steps that count around it, less the median of those before it. `moment`: of the step, 0 to 1."""
         survivor = self.replicas[(rank + 1) % len(PACES)]
         first = len(survivor.lines)
         usual = [later[0] - sooner[0] for sooner, later in zip(survivor.lines[-BEFORE - 1:], survivor.lines[-BEFORE:])]
+        time.sleep(moment * statistics.median(usual))
         self.replicas[rank].kill()
         self.wait("the others go on", lambda: len(survivor.lines) > first + 3
                   and any(count < len(PACES) and counts for _, count, counts in survivor.lines[first:]))
@@ -88,7 +95,8 @@ class TorchftJob:
     def close(self):
         for replica in self.replicas:
             replica.kill()
-        self.lighthouse.shutdown()
+        self.lighthouse.kill()
+        self.lighthouse.wait()
 
 
 def measure_torchft(timeouts, kills, choose, undisturbed):
@@ -101,7 +109,7 @@ def measure_torchft(timeouts, kills, choose, undisturbed):
         false = sum(count < len(PACES) or not counts for _, count, counts in watched.lines[begin:begin + undisturbed])
         pauses = []
         for _ in range(kills):
-            pauses.append(job.kill_one(choose.randrange(len(PACES))))
+            pauses.append(job.kill_one(choose.randrange(len(PACES)), choose.random()))
             job.wait_for_all(BEFORE + 2)
         return pauses, false
     finally:
@@ -132,7 +140,7 @@ def measure_ours(kills, choose):
         while len(pauses) < kills:
             fault = Fault(choose.randrange(len(PACES)), "any time", "kill")
             first = job.steps()[-1]["step"]
-            job.signal(fault.rank, signal.SIGKILL)
+            strike(job, fault, choose)
             job.wait("a worker is lost", lambda: len(job.present()) < job.size)
             job.wait_for_all()
             job.wait_for_steps(BEFORE + 2)
@@ -159,6 +167,8 @@ def main():
     for _ in range(rounds):
         ours += measure_ours(kills // rounds, choose)
         theirs += measure_torchft(timeouts, kills // rounds, choose, 0)[0]
+    for name, pauses in (("ours", ours), ("torchft", theirs)):
+        say(f"elastic: {name}: {', '.join(f'{pause:.3f}' for pause in sorted(pauses))} s")
     own, peer = statistics.median(ours), statistics.median(theirs)
     heartbeat, join, operation = timeouts
     print_rows([row("kill-worker", "pause_ratio_to_torchft", own / peer, "x", "less", None, None,

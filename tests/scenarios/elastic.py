@@ -170,6 +170,23 @@ class Elastic(Scenario):
         self.assertEqual(set(before) | set(after), set(range(1, 21)))
         self.assertEqual(sorted(after), list(range(min(after), 21)))
 
+    def test_a_rank_that_is_started_by_hand_leaves_with_an_exit_code_of_its_own(self):
+        self.train("one", *self.double, "--workers", 1)
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1:29581\n127.0.0.1\n127.0.0.1\n")
+        secret = self.folder / "secret"
+        secret.write_text("0123456789abcdef0123456789abcdef")
+        secret.chmod(0o600)
+        cluster = self.cluster([0.002] * 3)
+        ranks = [self.start(f"own-{rank}", *self.double, "--cluster", cluster, "--elastic", "1:3", "--hosts", hosts,
+                            "--secret-file", secret, "--rank", rank) for rank in range(3)]
+        self.wait_for_step("own-0", 5)
+        ranks[1].terminate()
+        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 143, 0], outputs)
+        self.assertIn("as asked; the others go on", outputs[1])
+        self.assert_as_one_worker("own-0")
+
     def test_a_newcomer_that_is_started_by_hand_joins_at_any_rank(self):
         self.train("one", *self.double, "--workers", 1, "--epochs", 40)
         hosts = self.folder / "hosts"

@@ -10,16 +10,8 @@ namespace motley::cli {
 namespace {
 
 int exit_code(const Error& error) {
-  switch (error.code) {
-    case ErrorCode::kInvalidInput:
-      return 2;
-    case ErrorCode::kInterrupted:
-      return 130;
-    case ErrorCode::kLeft:
-      return 143;
-    default:
-      return 1;
-  }
+  if (error.code == ErrorCode::kInvalidInput) return 2;
+  return error.code == ErrorCode::kInterrupted ? 130 : 1;
 }
 
 // A command that is not there, or none, is answered with those that are.
@@ -64,9 +56,9 @@ int run(int argc, const char* const* argv) {
     const Status status = action();
     if (status) return 0;
     std::fflush(stdout);
-    const int code = exit_code(status.error());
-    std::fprintf(stderr, "motley: %s%s\n", code > 2 ? "" : "error: ", status.error().message.c_str());
-    return code;
+    std::fprintf(stderr, "motley: %s%s\n",
+                 exit_code(status.error()) == 130 ? "" : "error: ", status.error().message.c_str());
+    return exit_code(status.error());
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "motley: error: %s\n", problem.what());
     return 1;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
@@ -33,6 +35,8 @@ constexpr double kElasticSilenceSeconds = 1;
 // After the launcher's end nobody else ends a worker that hangs: seconds for the step under way and a checkpoint.
 constexpr unsigned kOrphanedSeconds = 60;
 constexpr int kLauncherHasEnded = SIGUSR1;
+
+constexpr int kLeftExitCode = 128 + SIGTERM;
 
 // By SIGTERM a machine says that it is taken away.
 volatile std::sig_atomic_t stop_requested = 0, leave_requested = 0;
@@ -78,8 +82,7 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
     return finish();
   }();
   if (!done && done.error().code == ErrorCode::kLeft) {
-    // Others take the end of its connections for a loss, and may kill what is left of this process.
-    if (role_.launcher == "motley") leave_error(done.error());
+    if (writes()) MOTLEY_TRY(reporter_->flush());
     return done;
   }
   if (elastic_ && writes()) elastic_->close();
@@ -435,6 +438,14 @@ Status RankWorker::finish() {
   return write_summary(run_, job_);
 }
 
+// With all connections still open: others take their end for a loss, and kill what is left of a lost process.
+[[noreturn]] static void leave(const Error& error, const Role& role) {
+  if (role.launcher == "motley") leave_error(error);
+  std::fprintf(stderr, "motley: %s\n", error.message.c_str());
+  std::fflush(nullptr);
+  std::_Exit(kLeftExitCode);
+}
+
 Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const Role& role,
                      const std::filesystem::path& hosts, bool resume) {
   const auto& [job, cluster, plan] = resolved;
@@ -460,7 +471,10 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
   keep_freed_memory();
   nn::set_threads(static_cast<int>(own.threads));
   nn::set_deterministic(job.execution.deterministic);
-  return RankWorker(job, run, role, cluster, plan).run(hosts, resume);
+  RankWorker worker(job, run, role, cluster, plan);
+  const Status done = worker.run(hosts, resume);
+  if (!done && done.error().code == ErrorCode::kLeft) leave(done.error(), role);
+  return done;
 }
 
 }  // namespace motley::train

@@ -10,8 +10,8 @@
 namespace motley::train {
 
 // Runs this rank until the job is done. kInterrupted after SIGINT, with a checkpoint written, and after SIGTERM, where
-// the job is not elastic; where it is, kLeft: the others go on. The launcher's end is such a SIGINT. An error that
-// is about another rank carries that rank. Call once in a process, from its main thread.
+// the job is not elastic; where it is, the process ends here with 143, and the others go on. The launcher's end
+// counts as SIGINT. An error that is about another rank carries that rank. Call once in a process, from its main thread.
 Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const Role& role,
                      const std::filesystem::path& hosts, bool resume);
 
