@@ -132,6 +132,7 @@ class Elastic(Scenario):
             ("first", "shared-memory", [0]),
             ("last", "tcp-ring", [3]),
             ("two", "shared-memory", [0, 2]),
+            ("all-but-one", "tcp-ring", [0, 1, 3]),
         ):
             with self.subTest(run):
                 output = self.lose(run, "--epochs", 30, "--elastic", "1:4", "--replacements", 3,

@@ -73,6 +73,8 @@ Status TrainingLoop::advance() {
     end();
     return do_duties();
   }
+  // A rank that is alone waits for nobody in a step: it would not notice who wants to join.
+  if (!state_.under_way && regrouping_) MOTLEY_TRY(context_.session.health());
   if (!state_.under_way && leaves()) {
     return fail(ErrorCode::kLeft, "left after step {}, as asked; the others go on", progress_.step);
   }
