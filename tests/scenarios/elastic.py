@@ -1,5 +1,6 @@
 """Workers of an elastic job are lost while it runs: the others go on, and the result is that of one worker."""
 
+import json
 import os
 import random
 import signal
@@ -169,6 +170,8 @@ class Elastic(Scenario):
         # The second rank's lines begin where the first one's end, or with the last step that both have done.
         before, after = self.losses("own-0"), self.losses("own-1")
         self.assertEqual(set(before) | set(after), set(range(1, 21)))
+        self.assertEqual(json.loads((self.folder / "own-1/run.json").read_text())["exit"], "done")
+        self.assertIn("Who came and went", (self.folder / "own-1/report.html").read_text())
         self.assertEqual(sorted(after), list(range(min(after), 21)))
 
     def test_a_rank_that_is_started_by_hand_leaves_with_an_exit_code_of_its_own(self):

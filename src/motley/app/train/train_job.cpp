@@ -169,7 +169,8 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
                         const train::RunDirectory& run, const TrainView& view) {
   Result<train::ResolvedJob> read = train::resolve_job(std::move(job));
   if (role.launcher == "motley") {
-    Status status = read ? train::train_as_rank(*read, run, role, request.hosts, resume) : fail(read.error());
+    bool writes = false;  // the launcher concludes
+    Status status = read ? train::train_as_rank(*read, run, role, request.hosts, resume, writes) : fail(read.error());
     if (!status) train::leave_error(status.error());
     return status;
   }
@@ -179,11 +180,12 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
     MOTLEY_TRY(train::check_inputs(resolved));
     MOTLEY_ASSIGN(lock, run.prepare(resume, request.overwrite));
   }
-  Status status = train::train_as_rank(resolved, run, role, request.hosts, resume);
+  bool writes = false;
+  Status status = train::train_as_rank(resolved, run, role, request.hosts, resume, writes);
   if (!status && status.error().code != ErrorCode::kInterrupted) {
     status = fail(status.error().within(fmt::format("rank {}", role.rank)));
   }
-  return role.rank == 0 && !role.is_newcomer ? conclude(run, std::move(status), view) : status;
+  return writes ? conclude(run, std::move(status), view) : status;
 }
 
 }  // namespace

@@ -447,7 +447,8 @@ Status RankWorker::finish() {
 }
 
 Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const Role& role,
-                     const std::filesystem::path& hosts, bool resume) {
+                     const std::filesystem::path& hosts, bool resume, bool& writes) {
+  writes = role.rank == 0 && !role.is_newcomer;
   const auto& [job, cluster, plan] = resolved;
   if (static_cast<int>(cluster.workers.size()) != role.size) {
     return fail(ErrorCode::kInvalidInput, "{} ranks were started, the job names {} workers{}", role.size,
@@ -474,6 +475,7 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
   RankWorker worker(job, run, role, cluster, plan);
   const Status done = worker.run(hosts, resume);
   if (!done && done.error().code == ErrorCode::kLeft) leave(done.error(), role);
+  writes = worker.writes();
   return done;
 }
 

@@ -49,12 +49,12 @@ class RankWorker final : public PlanFollower {
              std::optional<planning::Plan> plan);
 
   Status run(const std::filesystem::path& hosts, bool resume);  // once
+  bool writes() const { return context_ ? context_->writes() : role_.rank == 0 && !role_.is_newcomer; }
 
   bool may_follow(const Replanner::Move& move) const override;
   Result<const StageLayout*> follow(planning::Plan plan, std::vector<int> ranks) override;
 
  private:
-  bool writes() const { return context_ ? context_->writes() : role_.rank == 0 && !role_.is_newcomer; }
   bool is_elastic() const;
   net::Session& peers() {
     if (role_.is_newcomer) return elastic_->alone();

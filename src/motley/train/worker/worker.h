@@ -11,8 +11,9 @@ namespace motley::train {
 
 // Runs this rank until the job is done. kInterrupted after SIGINT, with a checkpoint written, and after SIGTERM, where
 // the job is not elastic; where it is, the process ends here with 143, and the others go on. The launcher's end
-// counts as SIGINT. An error that is about another rank carries that rank. Call once in a process, from its main thread.
+// counts as SIGINT. An error that is about another rank carries that rank. `writes`: whether this rank is the one that
+// wrote the run's files, in the end. Call once in a process, from its main thread.
 Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const Role& role,
-                     const std::filesystem::path& hosts, bool resume);
+                     const std::filesystem::path& hosts, bool resume, bool& writes);
 
 }  // namespace motley::train
