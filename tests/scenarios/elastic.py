@@ -88,6 +88,23 @@ class Elastic(Scenario):
                 self.assertEqual(os.listdir(faults), [])
                 self.assert_as_one_worker(run)
 
+    def test_a_worker_that_is_stuck_is_put_out_although_it_gives_signs_of_life(self):
+        self.train("one", *self.double, "--workers", 1)
+        for rank, point in ((0, "forward"), (2, "backward")):
+            with self.subTest(rank=rank):
+                run, faults = f"run-{rank}", self.folder / f"faults-{rank}"
+                faults.mkdir()
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3",
+                                     "--replacements", 0, "--deadline.progress", "1 s",
+                                     environment={"MOTLEY_FAULTS": str(faults)})
+                self.wait_for_step(run, 3)
+                (faults / f".{rank}").write_text("hang")
+                (faults / f".{rank}").rename(faults / f"{rank}.{point}")
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                self.assertIn(f"rank {rank} was lost", output)
+                self.assert_as_one_worker(run)
+
     def leave(self, run, leavers, expect):
         """Four workers, some of which get notice; returns the output."""
         process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4")

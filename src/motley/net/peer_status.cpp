@@ -1,10 +1,18 @@
 #include "motley/net/peer_status.h"
 
+#include <algorithm>
+#include <string_view>
+
 namespace motley::net {
 namespace {
 
 constexpr double kGraceSeconds = 0.2;        // rank 0 waits for a better explanation
 constexpr double kOthersGraceSeconds = 0.8;  // the others wait for rank 0's verdict
+
+// Whether a rank in this phase waits for nobody.
+bool is_computing(std::string_view phase) {
+  return phase == "forward" || phase == "backward" || phase == "optimizer";
+}
 
 // Follows from something else that went wrong, or may: to be held back for a moment.
 bool may_be_consequence(const AbortMessage& report) {
@@ -15,7 +23,25 @@ bool may_be_consequence(const AbortMessage& report) {
 }  // namespace
 
 PeerStatus::PeerStatus(int rank, int size) : rank_(rank), peers_(static_cast<std::size_t>(size)) {
-  for (Peer& peer : peers_) peer.at = monotonic_seconds();
+  for (Peer& peer : peers_) peer.at = peer.moved = monotonic_seconds();
+}
+
+void PeerStatus::set_phase(std::uint64_t step, const char* phase) {
+  const double now = monotonic_seconds();
+  if (const std::uint64_t before = step_.exchange(step, std::memory_order_relaxed); before != step) {
+    const double began = began_.exchange(now, std::memory_order_relaxed);
+    if (before + 1 == step && before > 0) step_seconds_.store(now - began, std::memory_order_relaxed);
+  }
+  phase_.store(phase, std::memory_order_relaxed);
+  moved_.store(now, std::memory_order_relaxed);
+}
+
+double PeerStatus::stuck_seconds(int rank) const {
+  if (is_computing(phase_.load(std::memory_order_relaxed))) return 0;
+  const std::lock_guard lock(mutex_);
+  const Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  if (!is_computing(peer.phase)) return 0;
+  return monotonic_seconds() - std::max(peer.moved, moved_.load(std::memory_order_relaxed));
 }
 
 std::string PeerStatus::last_seen(int rank) const {
@@ -39,6 +65,7 @@ void PeerStatus::receive_from(int rank, std::span<const Heartbeat> heartbeats) {
     const double at = monotonic_seconds() - heartbeat.age;
     if (heartbeat.state == RankState::kLeft) peer.state = RankState::kLeft;
     if (at < peer.at) continue;  // rank 0 may not hear what this rank does
+    if (peer.step != heartbeat.step || peer.phase != heartbeat.phase) peer.moved = monotonic_seconds();
     peer.step = heartbeat.step;
     peer.phase = heartbeat.phase;
     peer.at = at;

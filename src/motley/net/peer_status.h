@@ -21,15 +21,15 @@ class PeerStatus {
   PeerStatus(int rank, int size);
 
   // Own; the text must outlive this.
-  void set_phase(std::uint64_t step, const char* phase) {
-    step_.store(step, std::memory_order_relaxed);
-    phase_.store(phase, std::memory_order_relaxed);
-  }
+  void set_phase(std::uint64_t step, const char* phase);
   std::string last_seen(int rank) const;  // "step 12, backward, 3.2 s ago"
   bool has_left(int rank) const {
     const std::lock_guard lock(mutex_);
     return peers_[static_cast<std::size_t>(rank)].state == RankState::kLeft;
   }
+  // How long a rank has now computed without any progress while this one waited; 0: one of them does not.
+  double stuck_seconds(int rank) const;
+  double step_seconds() const { return step_seconds_.load(std::memory_order_relaxed); }  // of this rank's last step
   double silent_seconds(int rank) const {
     const std::lock_guard lock(mutex_);
     return monotonic_seconds() - peers_[static_cast<std::size_t>(rank)].at;
@@ -48,7 +48,7 @@ class PeerStatus {
   // Another process has the rank now.
   void reset(int rank) {
     const std::lock_guard lock(mutex_);
-    peers_[static_cast<std::size_t>(rank)] = Peer{.at = monotonic_seconds()};
+    peers_[static_cast<std::size_t>(rank)] = Peer{.at = monotonic_seconds(), .moved = monotonic_seconds()};
   }
   // What this rank says: of itself, and rank 0 of all.
   std::vector<Heartbeat> list_heartbeats() const;
@@ -58,12 +58,15 @@ class PeerStatus {
     RankState state = RankState::kPresent;
     std::uint64_t step = 0;
     std::string phase = "start";
-    double at = 0;  // monotonic seconds
+    double at = 0;     // monotonic seconds
+    double moved = 0;  // when step or phase changed
   };
 
   const int rank_;
   std::atomic<std::uint64_t> step_{0};
   std::atomic<const char*> phase_{"start"};
+  std::atomic<double> moved_{monotonic_seconds()};  // when phase_ changed
+  std::atomic<double> began_{0}, step_seconds_{0};  // of the step
   mutable std::mutex mutex_;
   std::vector<Peer> peers_;
 };

@@ -94,6 +94,9 @@ struct SessionOptions {
   bool given_secret = false;            // the user configured the secret (a generated one is only good on loopback)
   double join_seconds = 60;             // how long ranks may take to appear
   double silence_seconds = 30;          // a rank whose control connection is silent for longer counts as lost
+  // So does a rank of an elastic session that computes while others wait, without progress for longer; 0: than ten
+  // seconds and twenty of the last steps.
+  double progress_seconds = 0;
   std::string fingerprint;       // of the effective job; ranks that differ are refused, with both values in the message
   bool payload_checksum = true;  // CRC-32C over payloads between hosts, where they are not encrypted
   Encryption encryption = Encryption::kAuto;

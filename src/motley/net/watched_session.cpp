@@ -10,10 +10,12 @@ namespace motley::net {
 namespace {
 
 constexpr double kBeatSeconds = 1;
-constexpr double kAbortSeconds = 2;   // abort() waits for the word to leave
-constexpr double kLeaveSeconds = 10;  // leave() waits for the others
-constexpr double kAnswerSeconds = 2;  // a member may take to say who is there
-constexpr double kEnterSeconds = 5;   // may pass until a newcomer that is ready is a member
+constexpr double kProgressSeconds = 10;  // that a rank of an elastic session may be behind the others, at least
+constexpr double kProgressSteps = 20;    // and steps
+constexpr double kAbortSeconds = 2;      // abort() waits for the word to leave
+constexpr double kLeaveSeconds = 10;     // leave() waits for the others
+constexpr double kAnswerSeconds = 2;     // a member may take to say who is there
+constexpr double kEnterSeconds = 5;      // may pass until a newcomer that is ready is a member
 constexpr double kAskAgainSeconds = 0.05;
 constexpr double kLingerSeconds = 0.3;      // after the last word, so that it is not lost with the socket
 constexpr std::size_t kMaxQueuedBeats = 8;  // to a rank that does not read
@@ -362,7 +364,13 @@ void WatchedSession::receive_from(int rank) {
   // An error while writing is not the last word either; reading will meet the end of the stream next time.
   (void)control->progress();
   if (peers_.silent_seconds(rank) > options_.silence_seconds) {
-    lose(rank, fmt::format("has been silent for more than {:.3g} s", options_.silence_seconds));
+    return lose(rank, fmt::format("has been silent for more than {:.3g} s", options_.silence_seconds));
+  }
+  const double patience = options_.progress_seconds > 0
+                              ? options_.progress_seconds
+                              : std::max(kProgressSeconds, kProgressSteps * peers_.step_seconds());
+  if (members_ && peers_.stuck_seconds(rank) > patience) {
+    lose(rank, fmt::format("has computed for more than {:.3g} s without progress", patience));
   }
 }
 

@@ -18,9 +18,9 @@ void inject_fault(int rank, const char* point) {
   const std::string path = std::string(folder) + "/" + std::to_string(rank) + "." + name;
   std::string how;
   std::ifstream(path) >> how;
-  const bool is_stop = how == "stop";
-  if ((!is_stop && how != "kill") || ::unlink(path.c_str()) != 0) return;
-  ::kill(::getpid(), is_stop ? SIGSTOP : SIGKILL);
+  if ((how != "kill" && how != "stop" && how != "hang") || ::unlink(path.c_str()) != 0) return;
+  while (how == "hang") ::pause();
+  ::kill(::getpid(), how == "stop" ? SIGSTOP : SIGKILL);
 }
 
 }  // namespace motley

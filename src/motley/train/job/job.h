@@ -137,9 +137,10 @@ struct ExecutionSpec {
 
 // How long others are waited for, key deadline.
 struct DeadlineSpec {
-  double join = 60;    // seconds
-  double step = 60;    // seconds
-  double silence = 0;  // seconds; 0: by itself
+  double join = 60;     // seconds
+  double step = 60;     // seconds
+  double silence = 0;   // seconds; 0: by itself
+  double progress = 0;  // seconds; 0: by itself
 };
 
 // What goes between hosts, key network.

@@ -199,6 +199,11 @@ const OptionTable<DeadlineSpec> kDeadlineOptions = {
       "a second, however busy it is, and ten with elastic; 0: 10 s, with elastic 1 s",
       0, 86400},
      &DeadlineSpec::silence},
+    {{"progress", kSeconds,
+      "with elastic: how long a worker may compute without progress while others wait before it counts as lost; "
+      "0: 10 s, or 20 steps if these take longer",
+      0, 86400},
+     &DeadlineSpec::progress},
 };
 
 const OptionTable<NetworkSpec> kNetworkOptions = {

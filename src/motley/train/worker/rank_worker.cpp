@@ -105,6 +105,7 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   options.tenant = job_.gradient_sync.tenant;
   options.join_seconds = job_.deadline.join;
   const double silence = is_elastic() ? kElasticSilenceSeconds : kSilenceSeconds;
+  options.progress_seconds = job_.deadline.progress;
   options.silence_seconds = job_.deadline.silence > 0 ? job_.deadline.silence : silence;
   options.is_elastic = is_elastic();
   MOTLEY_ASSIGN(options.encryption, net::parse_encryption(job_.network.encryption, "network.encryption"));
