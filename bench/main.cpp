@@ -29,6 +29,7 @@
 #include "bench/schedule_bench.h"
 #include "bench/serve_bench.h"
 #include "bench/simulate_bench.h"
+#include "bench/simulation_bench.h"
 #include "bench/sparse_bench.h"
 #include "bench/sparse_net_bench.h"
 #include "bench/tls_bench.h"
@@ -93,6 +94,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"slots", schedule_slots}}},
       {"serve", {{"all", serve_bench}}},
       {"simulate", {{"all", simulate_bench}}},
+      {"simulation", {{"all", simulation_bench}}},
       {"tls", {{"all", tls_bench}}},
       {"zero-compute", {{"all", zero_compute_bench}}}};
   return all;
