@@ -29,6 +29,7 @@
 #include "bench/schedule_bench.h"
 #include "bench/serve_bench.h"
 #include "bench/simulate_bench.h"
+#include "bench/simulation_bench.h"
 #include "bench/sparse_bench.h"
 #include "bench/sparse_net_bench.h"
 #include "bench/tls_bench.h"
@@ -99,12 +100,13 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"slots", schedule_slots}}},
       {"serve", {{"all", serve_bench}}},
       {"simulate", {{"all", simulate_bench}}},
+      {"simulation", {{"all", simulation_bench}}},
       {"tls", {{"all", tls_bench}}},
       {"zero-compute", {{"all", zero_compute_bench}}}};
   return all;
 }
 
-constexpr std::string_view kLong[] = {"elastic", "planners"};  // take half an hour and more; run only when named
+constexpr std::string_view kLong[] = {"elastic", "planners", "simulation"};  // take half an hour and more; run only when named
 
 struct BenchArguments {
   std::string name;

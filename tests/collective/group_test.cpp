@@ -131,6 +131,27 @@ TEST_P(EveryGroup, NoticesDifferentOperations) {
   EXPECT_EQ(failures, 2);
 }
 
+// Who has a full socket before it learns of a loss as who waits for an answer does.
+TEST(TcpGroup, ALossEndsASendThatNobodyTakes) {
+  std::atomic<bool> is_over = false;
+  run_threads(2, false, [&](int rank, ThreadSession& session) {
+    auto group = make_group(session);
+    ASSERT_TRUE(group) << group.error().message;
+    if (rank == 1) {  // takes nothing
+      session.abort({ErrorCode::kPeerLost, "rank 1 is lost", 1});
+      is_over.wait(false);
+      return;
+    }
+    std::vector<std::byte> large(64 << 20);  // more than any socket holds
+    const Status sent = (*group)->broadcast(large, 0, Deadline::after(60));
+    is_over = true;
+    is_over.notify_all();
+    ASSERT_FALSE(sent);
+    EXPECT_EQ(sent.error().code, ErrorCode::kPeerLost);
+    EXPECT_THAT(sent.error().message, AllOf(HasSubstr("rank 1 is lost"), HasSubstr("broadcast")));
+  });
+}
+
 TEST(PresentGroup, WhoIsNotThereGivesZeros) {
   run_threads(3, true, [](int rank, ThreadSession& session) {
     if (rank == 1) return;

@@ -267,6 +267,51 @@ TEST(Roster, NewcomersGetIn) {
   }
 }
 
+// Who has taken a newcomer in, and dies before any other knows, has taken in nobody.
+TEST(Roster, ANewcomerFollowsAllMembersNotTheDead) {
+  using Kind = RosterMessage::Kind;
+  Roster newcomer(3, {1, {0, 1, 2}}, {});
+  const auto install = [](std::vector<int> members) {
+    return RosterMessage{.kind = Kind::kInstall, .epoch = 2, .members = std::move(members)};
+  };
+  EXPECT_TRUE(newcomer.receive(0, install({0, 1, 2, 3}), 0).empty());
+  EXPECT_TRUE(newcomer.receive(1, install({0, 1, 2, 3}), 0).empty());
+  EXPECT_TRUE(newcomer.lose(0, 0.1).empty());
+  EXPECT_TRUE(newcomer.lose(1, 0.1).empty());
+  EXPECT_TRUE(newcomer.tick(9).empty());
+  EXPECT_FALSE(newcomer.receive(2, install({2, 3}), 9).empty());
+  EXPECT_EQ(newcomer.epoch(), (Epoch{2, {2, 3}}));
+}
+
+TEST(Roster, ANewcomerIsInOnceThoseWhoAreLeftHaveSaidSo) {
+  Roster newcomer(3, {1, {0, 1, 2}}, {});
+  const RosterMessage all{.kind = RosterMessage::Kind::kInstall, .epoch = 2, .members = {0, 1, 2, 3}};
+  EXPECT_TRUE(newcomer.receive(0, all, 0).empty());
+  EXPECT_TRUE(newcomer.receive(1, all, 0).empty());
+  newcomer.lose(2, 1);
+  EXPECT_EQ(newcomer.epoch(), (Epoch{2, {0, 1, 2, 3}}));
+  EXPECT_TRUE(newcomer.is_lost(2));
+
+  // One that does not answer does not keep it out for ever, as long as one that has said so is there.
+  for (const bool is_there : {true, false}) {
+    Roster third(3, {1, {0, 1, 2}}, {.retry_seconds = 0.5});
+    third.receive(0, all, 0);
+    if (!is_there) third.lose(0, 0.1);
+    EXPECT_EQ(third.next(), 0.5);
+    third.tick(0.5);
+    EXPECT_EQ(third.epoch().number, is_there ? 2U : 1U);
+  }
+
+  Roster second(3, {1, {0, 1}}, {});
+  second.lose(0, 0);
+  second.reach(0);
+  second.receive(1, {.kind = RosterMessage::Kind::kInstall, .epoch = 2, .members = {0, 1, 3}}, 1);
+  EXPECT_EQ(second.epoch().number, 1U);  // rank 0 has not said so
+  second.receive(0, {.kind = RosterMessage::Kind::kInstall, .epoch = 2, .members = {0, 1, 3}}, 1);
+  EXPECT_EQ(second.epoch().number, 2U);
+  EXPECT_FALSE(second.has_lost());
+}
+
 // Without proofs of death: whatever is cut, no epoch is two.
 TEST(Roster, NoEpochHasTwoListsOfMembersWithNewcomers) {
   for (std::uint32_t seed = 1; seed <= 3000; ++seed) {
@@ -300,6 +345,21 @@ TEST(Roster, AnAnswerToAnEarlierRoundDoesNotCount) {
   }
   EXPECT_TRUE(roster.receive(1, {.kind = Kind::kAccept, .epoch = 2, .ballot = first}, 21).empty());
   EXPECT_EQ(roster.epoch().number, 1U);
+}
+
+// Nor does a round that has promised another one its turn: its own acceptance would come after that promise.
+TEST(Roster, WhoHasPromisedAnotherProposesNothing) {
+  using Kind = RosterMessage::Kind;
+  Roster roster(0, {1, {0, 1, 2, 3, 4}}, {.gather_seconds = 0, .retry_seconds = 1, .give_up_seconds = 60});
+  roster.lose(4, 0);
+  const Roster::Actions actions = roster.tick(1);
+  ASSERT_FALSE(actions.empty());
+  const Ballot own = std::get<Roster::Send>(actions.front()).message.ballot;
+  EXPECT_FALSE(roster.receive(1, {.kind = Kind::kPrepare, .epoch = 2, .ballot = {own.round, 1}}, 1).empty());
+  for (const int rank : {2, 3}) {
+    EXPECT_TRUE(roster.receive(rank, {.kind = Kind::kPromise, .epoch = 2, .ballot = own}, 1).empty());
+  }
+  EXPECT_FALSE(roster.tick(10).empty());  // its turn comes again
 }
 
 TEST(Roster, StrangeWordsChangeNothing) {

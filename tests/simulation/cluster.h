@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <sys/types.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -16,7 +17,10 @@ namespace motley::simulation {
 
 class Cluster {
  public:
-  explicit Cluster(std::uint64_t seed) : simulator(seed), network(simulator), disk(simulator) { instance_ = this; }
+  explicit Cluster(std::uint64_t seed) : simulator(seed), network(simulator), disk(simulator) {
+    instance_ = this;
+    ++count_;
+  }
   ~Cluster() { instance_ = nullptr; }
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
@@ -25,6 +29,10 @@ class Cluster {
   // Whether a simulated thread runs, so that its calls of the system are the cluster's.
   static bool is_calling() { return Simulator::running() != nullptr; }
   static Process& caller() { return *Simulator::running()->process; }
+
+  // A device's number that no process of this or another cluster has: a library that remembers files by it, and locks,
+  // would have those of processes that were killed.
+  static dev_t device() { return static_cast<dev_t>(count_) << 20 | static_cast<dev_t>(caller().id); }
 
   // The host's monotonic clock; no two hosts' have the same zero.
   static double clock_zero(int host) { return 1000.0 * (1 + host); }
@@ -36,6 +44,7 @@ class Cluster {
 
  private:
   static inline Cluster* instance_ = nullptr;
+  static inline int count_ = 0;  // that there were
 };
 
 // The system's own function that this program's one of the same name hides.

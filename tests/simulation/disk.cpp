@@ -90,7 +90,7 @@ std::shared_ptr<Inode> Disk::open(const std::string& path, int flags) {
   if (!inode && errno == ENOENT && (flags & O_CREAT) != 0) {
     const auto place = find_place(path);
     if (!place) return nullptr;
-    if (simulator_.now() < full_until_) {
+    if (is_full()) {
       errno = ENOSPC;
       return nullptr;
     }
@@ -115,7 +115,7 @@ int Disk::make_folder(const std::string& path) {
   const auto place = find_place(path);
   if (!place) return -1;
   if (place->folder->entries.contains(place->name)) return fail_call(EEXIST);
-  if (simulator_.now() < full_until_) return fail_call(ENOSPC);
+  if (is_full()) return fail_call(ENOSPC);
   auto folder = std::make_shared<Inode>();
   folder->is_folder = true;
   folder->number = next_number();
@@ -152,7 +152,7 @@ int Disk::remove(const std::string& path, bool folder) {
 }
 
 ssize_t Disk::write(DiskFile& file, const char* bytes, std::size_t count, std::optional<std::size_t> at) {
-  if (simulator_.now() < full_until_) return fail_call(ENOSPC);
+  if (is_full()) return fail_call(ENOSPC);
   std::string& content = file.inode->content;
   const std::size_t position = at ? *at : file.appends ? content.size() : file.position;
   if (content.size() < position + count) content.resize(position + count);
@@ -162,7 +162,7 @@ ssize_t Disk::write(DiskFile& file, const char* bytes, std::size_t count, std::o
 }
 
 int Disk::resize(Inode& inode, std::size_t bytes) {
-  if (bytes > inode.content.size() && simulator_.now() < full_until_) return fail_call(ENOSPC);
+  if (bytes > inode.content.size() && is_full()) return fail_call(ENOSPC);
   inode.content.resize(bytes);
   return 0;
 }

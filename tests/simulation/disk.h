@@ -27,7 +27,8 @@ struct Inode {
     std::string added;
     std::shared_ptr<Inode> inode;
   };
-  std::vector<Change> changes;  // of the entries, since they were synced
+  std::vector<Change> changes;   // of the entries, since they were synced
+  const File* locked = nullptr;  // by flock(2)
   void apply(const Change& change);
 };
 
@@ -36,6 +37,9 @@ class DiskFile final : public File {
  public:
   DiskFile(std::shared_ptr<Inode> inode, std::string path, bool appends)
       : inode(std::move(inode)), path(std::move(path)), appends(appends) {}
+  void close() override {
+    if (inode->locked == this) inode->locked = nullptr;
+  }
   const std::shared_ptr<Inode> inode;
   const std::string path;
   const bool appends;
@@ -76,6 +80,7 @@ class Disk {
 
   // From then on, until so many seconds have passed, nothing can be written (ENOSPC).
   void fill(double until) { full_until_ = until; }
+  bool is_full() const { return simulator_.now() < full_until_; }
   // The power is gone and back.
   void lose_power();
   // One bit of a file below the folder changes; its path, or nothing where there is no file.

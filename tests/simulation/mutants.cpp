@@ -21,12 +21,10 @@ constexpr const char* kGuards[] = {
     "kill-lost-process",
     "roster-majority-of-promises",
     "roster-majority-of-acceptances",
-    "roster-prepare-ballot",
-    "roster-propose-ballot",
+    "roster-promise",
+    "roster-own-ballot",
     "roster-own-acceptance",
     "roster-best-acceptance",
-    "roster-promised-ballot",
-    "roster-accepted-ballot",
     "roster-past-epoch",
     "roster-own-membership",
     "group-two-chunks",
@@ -49,6 +47,8 @@ constexpr const char* kGuards[] = {
     "loop-keep-to-present",
     "loop-meet-at-end",
     "elastic-all-epochs",
+    "store-synchronous",
+    "controller-same-job",
 };
 
 const char* dropped = nullptr;

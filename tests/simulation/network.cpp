@@ -62,6 +62,18 @@ double Network::silent_until(int from, int to) const {
   return found == silent_until_.end() ? 0 : found->second;
 }
 
+void Network::hand_links_over(int from, int to) {
+  const auto rename = [from, to](const auto& links) {
+    auto all = links;
+    for (const auto& [link, what] : links) {
+      all.insert_or_assign({link.first == from ? to : link.first, link.second == from ? to : link.second}, what);
+    }
+    return all;
+  };
+  silent_until_ = rename(silent_until_);
+  slow_ = rename(slow_);
+}
+
 void Network::reset(int one, int other) {
   for (const auto& weak : connected_) {
     const auto socket = weak.lock();

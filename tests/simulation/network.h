@@ -85,6 +85,8 @@ class Network {
   // Nothing goes from one process to the other one until then; what was sent comes later.
   void silence(int from, int to, double until) { silent_until_[{from, to}] = until; }
   void slow_down(int from, int to, double seconds, double until) { slow_[{from, to}] = {seconds, until}; }
+  // What is so of one process's links is so of the other's, which takes its place.
+  void hand_links_over(int from, int to);
   // All connections between them end, each way with an error.
   void reset(int one, int other);
   double silent_until(int from, int to) const;

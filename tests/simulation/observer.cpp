@@ -14,7 +14,8 @@
 namespace motley::simulation {
 namespace {
 
-constexpr double kTolerance = 1e-9;  // between sums in different orders, relative
+constexpr double kTolerance = 1e-9;   // between sums in different orders, relative
+constexpr std::int64_t kNoStep = -2;  // of one that has no weights yet
 
 std::uint64_t hash_weights(std::span<const double> weights) {
   std::uint64_t hash = 0;
@@ -75,7 +76,15 @@ void Observer::begin_generation() {
   steps_.clear();
   endings_.clear();
   awaited_.clear();
+  lives_.clear();
+  ended_.clear();
+  epochs_.clear();
+  has_committed_ = false;
   first_step_ = 1;
+}
+
+void Observer::begin_life(int rank) {
+  if (++lives_[rank] > 1) steps_[rank] = kNoStep;
 }
 
 void Observer::violate(const std::string& text) {
@@ -83,14 +92,26 @@ void Observer::violate(const std::string& text) {
   Simulator::instance().note("VIOLATED: " + text);
 }
 
+// A list that only those who have ended have installed has had no effect: a step takes all members.
+bool Observer::has_only_dead(const Members& members) const {
+  return std::ranges::all_of(members.lives, [this](const auto& installed) { return ended_.contains(installed); });
+}
+
 void Observer::install(std::uint64_t epoch, const std::vector<int>& members, int rank) {
-  const auto [known, is_new] = members_.emplace(std::pair(generation_, epoch), members);
-  if (is_new) Simulator::instance().note(fmt::format("epoch {} is of ranks {}", epoch, fmt::join(members, ", ")));
-  if (known->second != members) {
-    violate(fmt::format("epoch {} is of ranks {} by rank {}, and of {} by another one", epoch, fmt::join(members, ", "),
-                        rank, fmt::join(known->second, ", ")));
+  Members& known = epochs_[epoch];
+  if (known.ranks != members && has_only_dead(known)) {
+    known = {members, {}};
+    Simulator::instance().note(fmt::format("epoch {} is of ranks {}", epoch, fmt::join(members, ", ")));
   }
-  const auto is_due = [&](const Awaited& awaited) { return awaited.rank == rank && awaited.epoch <= epoch; };
+  known.lives[rank] = lives_[rank];
+  if (known.ranks != members) {
+    violate(fmt::format("epoch {} is of ranks {} by rank {}, and of {} by another one", epoch, fmt::join(members, ", "),
+                        rank, fmt::join(known.ranks, ", ")));
+  }
+  act_on([&](const Awaited& awaited) { return awaited.rank == rank && awaited.epoch > 0 && awaited.epoch <= epoch; });
+}
+
+void Observer::act_on(const std::function<bool(const Awaited&)>& is_due) {
   while (true) {
     const auto found = std::ranges::find_if(awaited_, is_due);
     if (found == awaited_.end()) return;
@@ -101,11 +122,24 @@ void Observer::install(std::uint64_t epoch, const std::vector<int>& members, int
 }
 
 void Observer::at_epoch(std::uint64_t epoch, int rank, std::function<void()> act) {
-  awaited_.push_back({epoch, rank, std::move(act)});
+  awaited_.push_back({.epoch = epoch, .rank = rank, .act = std::move(act)});
+}
+
+void Observer::at_step(std::int64_t step, int rank, std::function<void()> act) {
+  awaited_.push_back({.step = step, .rank = rank, .act = std::move(act)});
 }
 
 void Observer::contribute(std::uint64_t epoch, std::int64_t step, int rank, std::vector<std::uint32_t> samples) {
   contributions_[{epoch, step}][rank] = std::move(samples);
+}
+
+// Whether the process that has committed a step in an epoch is there in a later one. Who is not has been put out, or
+// has ended, before any other did so.
+bool Observer::goes_on(const Commit& commit, std::uint64_t epoch) {
+  const Members& members = epochs_[epoch];
+  const auto installed = members.lives.find(commit.rank);
+  const int life = installed == members.lives.end() ? lives_[commit.rank] : installed->second;
+  return life == commit.life && std::ranges::binary_search(members.ranks, commit.rank);
 }
 
 void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights) {
@@ -115,25 +149,25 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
     violate(fmt::format("rank {} commits step {} after step {}", rank, step, before->second));
   }
   before->second = step;
+  has_committed_ = true;
+  act_on([&](const Awaited& awaited) { return awaited.rank == rank && awaited.step > 0 && awaited.step <= step; });
 
   std::vector<Version>& versions = committed_[{generation_, step}];
-  const std::vector<int>& members = members_[{generation_, epoch}];
+  const std::vector<int>& members = epochs_[epoch].ranks;
   const std::uint64_t hash = hash_weights(weights);
+  const Commit own{rank, lives_[rank], epoch};
   if (const auto known = std::ranges::find(versions, hash, &Version::hash); known != versions.end()) {
-    known->commits.emplace(rank, epoch);
+    known->commits.push_back(own);
     return;
   }
   for (const Version& version : versions) {
-    for (const auto& [other, other_epoch] : version.commits) {
-      // Who has committed in an earlier epoch and is not in the later one has been put out before any other did so.
-      const bool goes_on =
-          epoch == other_epoch ||
-          (other_epoch < epoch ? std::ranges::binary_search(members, other)
-                               : std::ranges::binary_search(members_[{generation_, other_epoch}], rank));
-      if (goes_on) violate(fmt::format("after step {} rank {} has other weights than rank {}", step, rank, other));
+    for (const Commit& other : version.commits) {
+      const bool differ =
+          epoch == other.epoch || (other.epoch < epoch ? goes_on(other, epoch) : goes_on(own, other.epoch));
+      if (differ) violate(fmt::format("after step {} rank {} has other weights than rank {}", step, rank, other.rank));
     }
   }
-  versions.push_back({hash, {{rank, epoch}}});
+  versions.push_back({hash, {own}});
   Simulator::instance().note(fmt::format("step {} is committed, first by rank {} in epoch {}", step, rank, epoch));
 
   std::vector<std::uint32_t> used;
@@ -176,6 +210,18 @@ void Observer::restore(std::int64_t step, std::span<const double> weights) {
         return committed.first.second == step && std::ranges::count(committed.second, hash, &Version::hash) > 0;
       });
   if (!is_known) violate(fmt::format("what was restored as step {} was never committed", step));
+  restored_ = hash;
+}
+
+void Observer::take_over(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights) {
+  Simulator::instance().note(fmt::format("rank {} has joined after step {}, in epoch {}", rank, step, epoch));
+  const std::uint64_t hash = hash_weights(weights);
+  steps_[rank] = step;
+  if (step < first_step_ && hash == restored_) return;
+  std::vector<Version>& versions = committed_[{generation_, step}];
+  const auto known = std::ranges::find(versions, hash, &Version::hash);
+  if (known == versions.end()) return violate(fmt::format("rank {} has joined with weights of its own", rank));
+  known->commits.push_back({rank, lives_[rank], epoch});
 }
 
 void Observer::finish(int rank, const Status& done, std::int64_t step) {
@@ -186,6 +232,10 @@ void Observer::finish(int rank, const Status& done, std::int64_t step) {
     return;
   }
   check_ending(fmt::format("rank {}", rank), done.error());
+}
+
+void Observer::note_late(int rank, const Error& error) {
+  Simulator::instance().note(fmt::format("rank {} comes too late: {}", rank, error.message));
 }
 
 void Observer::finish_worker(int rank, const Status& done) {

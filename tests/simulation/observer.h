@@ -41,14 +41,22 @@ class Observer {
   void begin_generation();
   int generation() const { return generation_; }
 
+  // Another process has the rank from now on, whose predecessor has ended.
+  void begin_life(int rank);
+  void end_life(int rank) { ended_.emplace(rank, lives_[rank]); }
+  int life(int rank) { return lives_[rank]; }  // how many processes had it before
+
   void install(std::uint64_t epoch, const std::vector<int>& members, int rank);
-  // Acts once the rank has installed this epoch or a later one in this generation.
+  // Acts once the rank has installed this epoch or a later one in this generation, or has committed this step or a
+  // later one.
   void at_epoch(std::uint64_t epoch, int rank, std::function<void()> act);
+  void at_step(std::int64_t step, int rank, std::function<void()> act);
   // The samples that are in the gradient which a rank brings to a step in an epoch.
   void contribute(std::uint64_t epoch, std::int64_t step, int rank, std::vector<std::uint32_t> samples);
   void commit(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights);
   void save(std::int64_t step);  // a rank was told that the checkpoint is written
   void restore(std::int64_t step, std::span<const double> weights);
+  void take_over(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights);  // of a newcomer
   // Of a file that is replaced again and again: what was written last, and what a later start reads.
   void note_progress(std::int64_t step) { noted_ = step; }
   void check_progress(std::int64_t step);
@@ -56,30 +64,47 @@ class Observer {
   void expect_damage() { may_be_damaged_ = true; }
   // Where a rank's main function ends: done, or why not.
   void finish(int rank, const Status& done, std::int64_t step);
+  void note_late(int rank, const Error& error);  // a newcomer has found nobody to join
   // The same of a worker of the job that has a server.
   void finish_worker(int rank, const Status& done);
   void violate(const std::string& text);
 
   const std::vector<std::string>& violations() const { return violations_; }
-  bool has_committed() const { return !steps_.empty(); }  // in this generation
+  bool has_committed() const { return has_committed_; }  // in this generation
   int finished_workers() const { return finished_workers_; }
   int finished() const { return finished_; }                            // ranks of this generation that have done all
   const std::vector<std::string>& endings() const { return endings_; }  // of ranks of this generation that have not
 
  private:
+  // Until a rank has installed an epoch, or committed a step; the other one is 0.
   struct Awaited {
     std::uint64_t epoch = 0;
+    std::int64_t step = 0;
     int rank = 0;
     std::function<void()> act;
   };
+  void act_on(const std::function<bool(const Awaited&)>& is_due);
   void check_ending(const std::string& who, const Error& error);
+
+  // The ranks of an epoch, and the lives of those that have installed it.
+  struct Members {
+    std::vector<int> ranks;
+    std::map<int, int> lives;
+  };
+  bool has_only_dead(const Members& members) const;
   // The weights after a step. A rank may be lost after it has committed one and before any other has: then the others
   // do the step again, in another order of sums.
+  struct Commit {
+    int rank = 0;
+    int life = 0;
+    std::uint64_t epoch = 0;  // whose gradients it is of
+  };
   struct Version {
     std::uint64_t hash = 0;
-    std::set<std::pair<int, std::uint64_t>> commits;  // ranks, and the epochs whose gradients it is of
+    std::vector<Commit> commits;
   };
   using Key = std::pair<int, std::int64_t>;  // generation and step
+  bool goes_on(const Commit& commit, std::uint64_t epoch);
 
   const LinearJob job_;
   std::vector<std::vector<double>> expected_;        // weights after each step, as one rank computes them
@@ -91,7 +116,11 @@ class Observer {
   std::int64_t saved_ = 0;       // acknowledged, in any generation
   std::int64_t noted_ = 0;
   bool may_be_damaged_ = false;
-  std::map<std::pair<int, std::uint64_t>, std::vector<int>> members_;  // by generation and epoch
+  bool has_committed_ = false;
+  std::uint64_t restored_ = 0;               // the hash of what this generation began with
+  std::map<int, int> lives_;                 // by rank, of this generation
+  std::set<std::pair<int, int>> ended_;      // of these: ranks and lives
+  std::map<std::uint64_t, Members> epochs_;  // of this generation
   std::map<std::pair<std::uint64_t, std::int64_t>, std::map<int, std::vector<std::uint32_t>>> contributions_;
   std::map<Key, std::vector<Version>> committed_;
   std::map<int, std::int64_t> steps_;  // by rank, of this generation: committed last

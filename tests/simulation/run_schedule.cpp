@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <set>
+#include <span>
 
 #include "tests/simulation/cluster.h"
+#include "tests/simulation/scheduler_job.h"
 #include "tests/simulation/server_job.h"
 #include "tests/simulation/training_rank.h"
 
@@ -21,6 +24,8 @@ constexpr double kSlowness = 40;        // of a slow rank
 constexpr double kSlowSeconds = 30e-3;  // what a slow link adds on average
 constexpr std::uint16_t kRendezvousPort = 29400, kServedRendezvousPort = 29401, kServerPort = 29500;
 constexpr const char* kFolder = "/run";
+constexpr const char* kSchedulerFolder = "/scheduler";
+constexpr double kSchedulerSeconds = 0.05;  // after which a scheduler that has ended is started again, on average
 
 class JobRun {
  public:
@@ -29,9 +34,11 @@ class JobRun {
         cluster_(schedule.seed),
         job_(make_job(schedule)),
         observer_(job_),
-        setups_(static_cast<std::size_t>(schedule.ranks)),
+        scheduler_(observer_, schedule.seed),
         processes_(static_cast<std::size_t>(schedule.processes())) {
     cluster_.simulator.keeps_notes = keeps_notes;
+    cluster_.simulator.has_pauses = schedule.has_pauses;
+    cluster_.simulator.on_end = [this](const Process& process) { follow_end(process); };
     cluster_.disk.make_folder(kFolder);
     cluster_.disk.sync(*cluster_.disk.find("/"));
   }
@@ -83,7 +90,8 @@ class JobRun {
     session.encryption = net::Encryption::kOff;
     session.is_elastic = true;
     if (schedule_.topology == Topology::kOneHostTcp) setup.reducer.method = collective::Method::kTcpRing;
-    setup.resume = true;
+    setup.minimum = schedule_.minimum;
+    setup.generation = observer_.generation();
     setup.folder = kFolder;
     if (schedule_.has_slow_rank && rank == schedule_.ranks - 1) setup.seconds_per_sample *= kSlowness;
     return setup;
@@ -95,11 +103,7 @@ class JobRun {
   }
 
   void start_processes() {
-    for (int rank = 0; rank < schedule_.ranks; ++rank) {
-      RankSetup& setup = setups_[static_cast<std::size_t>(rank)];
-      setup = make_setup(rank);
-      start(rank, [this, &setup] { return is_trained_ ? 0 : run_training_rank(setup, job_, observer_); });
-    }
+    for (int rank = 0; rank < schedule_.ranks; ++rank) start_rank(rank);
     const int server = schedule_.ranks;
     for (int worker = 0; worker < kServerWorkers; ++worker) {
       const int process = server + 1 + worker;
@@ -116,6 +120,53 @@ class JobRun {
       start(process, [this, &setup] { return is_served_ ? 0 : run_server_worker(setup, observer_); });
     }
     start(server, [this] { return run_parameter_server(server_setups_.front()); }, true);
+    if (schedule_.has_scheduler) start_scheduler();
+  }
+
+  void start_scheduler() {
+    start(schedule_.ranks + 3, [this] { return scheduler_.run(kSchedulerFolder); });
+  }
+
+  void start_rank(int rank) {
+    RankSetup& setup = setups_.emplace_back(make_setup(rank));
+    setup.session.is_newcomer = observer_.life(rank) > 0;
+    observer_.begin_life(rank);
+    start(rank, [this, &setup] { return is_trained_ ? 0 : run_training_rank(setup, job_, observer_); });
+    for (const Fault& fault : schedule_.faults) {
+      const bool is_own = fault.generation == observer_.generation() && fault.rank == rank;
+      if (is_own && fault.operation > 0 && fault.step == 0 && fault.life == observer_.life(rank)) plan(fault);
+    }
+  }
+
+  // A rank that was killed is replaced after a while, as a launcher would do; between hosts also one that was put out
+  // or has failed, as a person may.
+  void follow_end(const Process& process) {
+    if (process.status == 128 + SIGABRT) observer_.violate(process.name + " stops by a broken invariant of its own");
+    if (schedule_.has_scheduler && &process == processes_.back() && process.status != 0 && !is_down_) {
+      act_later(kSchedulerSeconds, [this] { start_scheduler(); });
+    }
+    const auto ranks = std::span(processes_).first(static_cast<std::size_t>(schedule_.ranks));
+    const auto found = std::ranges::find(ranks, &process);
+    if (found == ranks.end()) return;
+    const int rank = static_cast<int>(found - ranks.begin());
+    observer_.end_life(rank);
+    const bool is_replaced = process.status > 128 || (process.status != 0 && !is_one_host());
+    if (!is_replaced || is_down_ || replacements_ == schedule_.replacements) return;
+    ++replacements_;
+    act_later(schedule_.replacement_seconds, [this, rank] {
+      cluster_.simulator.note(fmt::format("another process takes the place of rank {}", rank));
+      const int lost = processes_[static_cast<std::size_t>(rank)]->id;
+      start_rank(rank);
+      cluster_.network.hand_links_over(lost, processes_[static_cast<std::size_t>(rank)]->id);
+    });
+  }
+
+  // After so many seconds on average, where the job has not been started anew and the power has not failed until then.
+  void act_later(double seconds, const std::function<void()>& act) {
+    seconds = cluster_.simulator.random().exponential(seconds);
+    cluster_.simulator.at(cluster_.simulator.now() + seconds, [this, act, generation = observer_.generation()] {
+      if (!is_down_ && observer_.generation() == generation) act();
+    });
   }
 
   std::string address(int process) const {
@@ -127,6 +178,8 @@ class JobRun {
   bool run_generation(int generation) {
     Simulator& simulator = cluster_.simulator;
     observer_.begin_generation();
+    replacements_ = 0;
+    is_down_ = false;
     cluster_.disk.fill(0);
     simulator.note(fmt::format("start {} of the job", generation));
     start_processes();
@@ -134,20 +187,19 @@ class JobRun {
     for (const Fault& fault : schedule_.faults) {
       if (fault.generation != generation) continue;
       faults.push_back(&fault);
-      plan(fault, generation);
+      const bool is_planned = fault.rank < schedule_.ranks && fault.operation > 0 && fault.step == 0;
+      if (!is_planned) plan(fault);  // else as its process has started
     }
     if (!simulator.run(simulator.now() + kPatience)) {
       observer_.violate("a wait never ends: " + simulator.describe_waits());
       return true;
     }
-    for (const Process* process : processes_) {
-      if (process->status == 128 + SIGABRT)
-        observer_.violate(process->name + " stops by a broken invariant of its own");
-    }
     cluster_.simulator.kill(*processes_[static_cast<std::size_t>(schedule_.ranks)]);
     if (faults.empty() && !is_served_ && observer_.finished_workers() < kServerWorkers) {
       observer_.violate(fmt::format("the server's job is not done: {}", fmt::join(observer_.endings(), "; ")));
     }
+    const bool is_scheduled = !schedule_.has_scheduler || scheduler_.is_done();
+    if (faults.empty() && !is_scheduled) observer_.violate("the scheduler's jobs are not over");
     is_served_ = is_served_ || observer_.finished_workers() == kServerWorkers;
     const int least = is_trained_ ? 0 : least_finished(faults);
     if (observer_.finished() < least) {
@@ -155,12 +207,12 @@ class JobRun {
                                     fmt::join(observer_.endings(), "; ")));
     }
     is_trained_ = is_trained_ || observer_.finished() > 0;
-    return is_trained_ && is_served_;
+    return is_trained_ && is_served_ && is_scheduled;
   }
 
-  // Ranks that a generation's faults must leave alone: on one host those that are not killed; else all others where one
-  // is killed, a majority where one is stopped, and some where the links of one are bad. A majority may be lost where
-  // there are more faults, and the run ends where the disk fails.
+  // Ranks that a generation's faults must leave alone: those that are not killed on one host, or elsewhere as long as
+  // they are a majority; a majority where one is stopped, and some where the links of one are bad. A majority may be
+  // lost where there are more faults, and the run ends where the disk fails, or where too few are left.
   int least_finished(const std::vector<const Fault*>& faults) const {
     std::set<int> hit;
     bool all_are_deaths = true;
@@ -173,20 +225,28 @@ class JobRun {
     if (hit.empty()) return schedule_.ranks;
     // A rank that is lost while all join ends the start.
     if (!observer_.has_committed()) return 0;
-    if (all_are_deaths && is_one_host()) return schedule_.ranks - static_cast<int>(hit.size());
-    if (faults.size() > 1) return 0;
-    if (all_are_deaths) return schedule_.ranks - 1;
+    const int left = schedule_.ranks - static_cast<int>(hit.size());
+    if (left < schedule_.minimum) return 0;
+    if (all_are_deaths && (is_one_host() || 2 * left > schedule_.ranks)) return left;
+    if (faults.size() > 1 || schedule_.minimum > 1) return 0;
     return faults.front()->kind == FaultKind::kStop ? schedule_.ranks / 2 + 1 : 1;
   }
 
-  void plan(const Fault& fault, int generation) {
-    const auto act = [this, &fault, generation] {
+  // Of this generation; those that come before an operation of a rank: as the process starts that it is counted in.
+  void plan(const Fault& fault) {
+    const auto act = [this, &fault, generation = observer_.generation()] {
       if (observer_.generation() == generation) inject(fault);
+    };
+    const auto act_before_operation = [this, &fault, act] {
+      Process& process = *processes_[static_cast<std::size_t>(fault.rank)];
+      process.at_operation[process.operations + fault.operation] = act;
     };
     if (fault.epoch > 0) {
       observer_.at_epoch(fault.epoch, fault.rank, act);
+    } else if (fault.step > 0) {
+      observer_.at_step(fault.step, fault.rank, act_before_operation);
     } else if (fault.operation > 0) {
-      processes_[static_cast<std::size_t>(fault.rank)]->at_operation[fault.operation] = act;
+      act_before_operation();
     } else {
       cluster_.simulator.at(cluster_.simulator.now() + fault.at, act);
     }
@@ -205,6 +265,8 @@ class JobRun {
         return simulator.at(until, [&simulator, &process] { simulator.go_on(process); });
       case FaultKind::kPowerLoss:
       case FaultKind::kBitRot:
+        is_down_ = true;
+        scheduler_.lose_power();
         for (Process* each : processes_) simulator.kill(*each);
         cluster_.disk.lose_power();
         if (fault.kind == FaultKind::kBitRot) damage_newest_checkpoint();
@@ -250,8 +312,11 @@ class JobRun {
   Cluster cluster_;
   const LinearJob job_;
   Observer observer_;
-  std::vector<RankSetup> setups_;  // by rank, as are the processes
-  std::vector<Process*> processes_;
+  SchedulerJob scheduler_;
+  std::deque<RankSetup> setups_;     // of all processes of ranks, one after the other
+  std::vector<Process*> processes_;  // by rank; then the server's
+  int replacements_ = 0;             // of this generation
+  bool is_down_ = false;             // the power has failed
   std::array<ServerJobSetup, kServerWorkers> server_setups_;
   bool has_damaged_ = false;
   bool is_trained_ = false;

@@ -9,9 +9,22 @@
 namespace motley::simulation {
 namespace {
 
-constexpr double kJobSeconds = 0.6;          // that a job takes about, without faults
-constexpr std::uint64_t kOperations = 4000;  // the same, of a rank
-constexpr double kSilenceSeconds = 1;        // after which a rank counts as lost
+// What a job takes about, without faults.
+struct Extent {
+  double start_seconds = 0;           // until the first step
+  double seconds = 0;                 // of its steps
+  std::uint64_t operations = 0;       // of a rank
+  std::uint64_t duty_operations = 0;  // of what all do together after a step
+};
+constexpr Extent kExtents[kTopologies] = {
+    {0.05, 0.1, 1500, 150}, {0.1, 0.3, 3000, 250}, {0.3, 0.6, 7000, 450}, {0.2, 0.5, 3500, 300}};
+constexpr std::uint64_t kJoinOperations = 1500;  // of one that joins, until it has done a step or two
+constexpr double kSilenceSeconds = 1;            // after which a rank counts as lost
+constexpr double kReplacementSeconds[] = {2e-3, 0.02, 0.3};
+
+const Extent& extent(const Schedule& schedule) {
+  return kExtents[static_cast<int>(schedule.topology)];
+}
 
 FaultKind draw_kind(Random& random, const Schedule& schedule) {
   // Half of all are losses of a rank; within a host nothing is lost on the way.
@@ -19,6 +32,13 @@ FaultKind draw_kind(Random& random, const Schedule& schedule) {
   if (drawn >= kFaultKinds) return drawn % 2 == 0 ? FaultKind::kKill : FaultKind::kStop;
   const auto kind = static_cast<FaultKind>(drawn);
   return !schedule.has_links() && kind >= FaultKind::kReset && kind <= FaultKind::kSlow ? FaultKind::kKill : kind;
+}
+
+// After which all write a checkpoint, evaluate, or part.
+std::int64_t draw_eventful_step(Random& random) {
+  const std::int64_t every[] = {4, 5, 20};
+  const std::int64_t chosen = every[random.below(std::size(every))];
+  return chosen * (1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(20 / chosen))));
 }
 
 Fault make_fault(Random& random, const Schedule& schedule) {
@@ -34,10 +54,20 @@ Fault make_fault(Random& random, const Schedule& schedule) {
                   schedule.ranks;
   }
   fault.seconds = random.below(3) == 0 ? 0.05 + 0.3 * random.uniform() : 0.5 + 4 * random.uniform();
-  if (random.below(2) == 0) {
-    fault.operation = 1 + random.below(kOperations);
+  if (schedule.replacements > 0 && is_of_process && fault.rank < schedule.ranks && random.below(4) == 0) {
+    fault.life = 2;
+    fault.operation = 1 + random.below(kJoinOperations);
+    return fault;
+  }
+  const std::uint64_t moment = random.below(3);
+  if (moment == 0) {
+    fault.at = (extent(schedule).start_seconds + extent(schedule).seconds) * random.uniform();
+  } else if (moment == 1 || fault.rank >= schedule.ranks) {
+    fault.operation = 1 + random.below(extent(schedule).operations);
   } else {
-    fault.at = kJobSeconds * random.uniform();
+    if (random.below(2) == 0) fault.rank = fault.other == 0 ? 1 : 0;  // who writes and collects
+    fault.step = draw_eventful_step(random);
+    fault.operation = 1 + random.below(extent(schedule).duty_operations);
   }
   return fault;
 }
@@ -48,6 +78,7 @@ void follow(Random& random, const Schedule& schedule, Fault& fault) {
   const Fault& before = schedule.faults.back();
   fault.generation = before.generation;
   fault.operation = 0;
+  fault.step = 0;
   if (schedule.has_links() && random.below(3) == 0) {
     // Who has told the others falls silent, or one of them does.
     fault.kind = random.below(4) == 0 ? FaultKind::kHalfOpen : FaultKind::kSilence;
@@ -67,6 +98,22 @@ void follow(Random& random, const Schedule& schedule, Fault& fault) {
   if (is_silent && random.below(2) == 0) fault.at += kSilenceSeconds - 0.05;
 }
 
+// Both of the lowest ranks propose who is left, as each has lost the other, over slow links to those who decide; and
+// one of them may lose a third rank meanwhile, and begin anew.
+void add_contention(Random& random, Schedule& schedule) {
+  const double at = extent(schedule).start_seconds + extent(schedule).seconds * random.uniform();
+  for (const int rank : {0, 1}) {
+    Fault slow{.kind = FaultKind::kSlow, .rank = rank, .at = std::max(0.0, at - 0.02)};
+    slow.seconds = 0.05 + 0.5 * random.uniform();
+    if (random.below(4) != 0) schedule.faults.push_back(slow);
+  }
+  schedule.faults.push_back({.kind = FaultKind::kReset, .rank = 0, .other = 1, .at = at});
+  const int third = 2 + static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks - 2)));
+  const int loses = static_cast<int>(random.below(2));
+  schedule.faults.push_back(
+      {.kind = FaultKind::kReset, .rank = loses, .other = third, .at = at + 0.08 * random.uniform()});
+}
+
 }  // namespace
 
 // At least three faults of two kinds.
@@ -78,12 +125,26 @@ Schedule make_schedule(std::uint64_t seed) {
   if (schedule.topology == Topology::kHostEach) schedule.ranks = kMostRanks;
   schedule.has_large_buckets = random.below(8) == 0;
   schedule.has_slow_rank = random.below(4) == 0;
-  const std::size_t count = 3 + random.below(2);
+  schedule.has_scheduler = random.below(4) == 0;
+  schedule.has_pauses = random.below(4) == 0;
+  if (random.below(3) != 0) {
+    schedule.replacements = 1 + static_cast<int>(random.below(4));
+    schedule.replacement_seconds = kReplacementSeconds[random.below(std::size(kReplacementSeconds))];
+    if (random.below(4) == 0) schedule.minimum = schedule.ranks - 1;
+  }
+  if (schedule.topology == Topology::kHostEach && random.below(2) == 0) add_contention(random, schedule);
+  if (schedule.replacements > 0 && random.below(2) == 0) {  // whose place is taken while the others train
+    Fault kill{.rank = static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks)))};
+    kill.operation = 1 + random.below(extent(schedule).duty_operations);
+    kill.step = 1 + static_cast<std::int64_t>(random.below(14));
+    schedule.faults.push_back(kill);
+  }
+  const std::size_t count = std::max(schedule.faults.size(), 3 + random.below(2));
   while (schedule.faults.size() < count) {
     Fault fault = make_fault(random, schedule);
     const bool has_moment =
         !schedule.faults.empty() && schedule.faults.back().operation + schedule.faults.back().epoch == 0;
-    if (has_moment && random.below(3) != 0) {
+    if (has_moment && fault.life == 1 && random.below(3) != 0) {
       follow(random, schedule, fault);
     }
     schedule.faults.push_back(fault);
@@ -97,14 +158,17 @@ Schedule make_schedule(std::uint64_t seed) {
 
 std::string Schedule::name(int process) const {
   if (process < ranks) return fmt::format("rank {}", process);
+  if (process == ranks + 3) return "the scheduler";
   return process == ranks ? std::string("the server") : fmt::format("the server's worker {}", process - ranks - 1);
 }
 
 std::string describe(const Schedule& schedule, const Fault& fault) {
-  const std::string who = schedule.name(fault.rank);
-  const std::string when = fault.operation > 0 ? fmt::format("before system call {} of {}", fault.operation, who)
-                           : fault.epoch > 0   ? fmt::format("once {} goes on in epoch {}", who, fault.epoch)
-                                               : fmt::format("after {:.4f} s", fault.at);
+  const std::string who = schedule.name(fault.rank) + (fault.life > 1 ? "'s replacement" : "");
+  const std::string when =
+      fault.step > 0        ? fmt::format("before system call {} of {} after step {}", fault.operation, who, fault.step)
+      : fault.operation > 0 ? fmt::format("before system call {} of {}", fault.operation, who)
+      : fault.epoch > 0     ? fmt::format("once {} goes on in epoch {}", who, fault.epoch)
+                            : fmt::format("after {:.4f} s", fault.at);
   const std::string link = fault.other < 0 ? fmt::format("rank {} and all others", fault.rank)
                                            : fmt::format("rank {} and rank {}", fault.rank, fault.other);
   const std::string what = [&] {
@@ -137,10 +201,16 @@ std::string describe(const Schedule& schedule, const Fault& fault) {
 std::string describe(const Schedule& schedule) {
   constexpr const char* kTopologyNames[] = {"on one host, over shared memory", "on one host, over TCP",
                                             "each on a host of its own", "on two hosts, two each"};
-  std::string text = fmt::format("seed {}: {} ranks {}{}{}; beside them a server with two workers\n", schedule.seed,
-                                 schedule.ranks, kTopologyNames[static_cast<int>(schedule.topology)],
-                                 schedule.has_large_buckets ? ", with large buckets" : "",
-                                 schedule.has_slow_rank ? ", the last one slow" : "");
+  std::string text = fmt::format(
+      "seed {}: {} ranks {}{}{}{}; beside them a server with two workers{}\n", schedule.seed, schedule.ranks,
+      kTopologyNames[static_cast<int>(schedule.topology)], schedule.has_large_buckets ? ", with large buckets" : "",
+      schedule.has_slow_rank ? ", the last one slow" : "", schedule.has_pauses ? ", threads held up now and then" : "",
+      schedule.has_scheduler ? " and a scheduler" : "");
+  if (schedule.minimum > 1) text += fmt::format("  the job goes on with {} ranks at least\n", schedule.minimum);
+  if (schedule.replacements > 0) {
+    text += fmt::format("  {} processes take places of ranks that have ended, after {:.3g} s on average\n",
+                        schedule.replacements, schedule.replacement_seconds);
+  }
   for (const Fault& fault : schedule.faults) text += "  " + describe(schedule, fault) + "\n";
   return text;
 }

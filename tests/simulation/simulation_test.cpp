@@ -48,6 +48,18 @@ TEST_F(Simulation, SchedulesHaveThreeFaultsOfTwoKinds) {
   EXPECT_EQ(kinds.size(), static_cast<std::size_t>(kFaultKinds));
 }
 
+TEST_F(Simulation, OthersTakeThePlacesOfTheLost) {
+  int joined = 0, late = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    for (const std::string& note : run_schedule(make_schedule(seed), true).notes) {
+      joined += note.find("has joined after step") != std::string::npos ? 1 : 0;
+      late += note.find("comes too late") != std::string::npos ? 1 : 0;
+    }
+  }
+  EXPECT_GT(joined, 10);
+  EXPECT_GT(late, 0);
+}
+
 TEST_F(Simulation, InvariantsHold) {
   const BatchResult result = run_batch({.first_seed = 1, .schedules = 200});
   EXPECT_EQ(result.schedules, 200U);

@@ -15,6 +15,8 @@ constexpr int kFirstDescriptor = 1 << 20;  // larger than any of the system's
 constexpr int kFirstProcess = 1000;
 constexpr double kSwitchChance = 0.15;  // at an operation that could go on
 constexpr double kOperationSeconds = 1e-6;
+constexpr double kPauseChance = 1e-3;  // at an operation, where there are pauses
+constexpr double kPauseSeconds = 8e-3;
 
 Thread* the_running = nullptr;
 Simulator* the_instance = nullptr;
@@ -116,6 +118,7 @@ void Simulator::end(Process& process, int status) {
     if (!found.empty()) found.mapped()->close();
   }
   for (const auto& file : process.files) file->changed.wake_all();
+  if (on_end) on_end(process);
 }
 
 void Simulator::kill(Process& process, int signal) {
@@ -203,7 +206,17 @@ void Simulator::operation() {
     if (process.has_ended) switch_away();  // for ever
     if (process.is_stopped) return yield();
   }
+  if (has_pauses && chance(kPauseChance)) return pause();
   if (chance(kSwitchChance)) yield();
+}
+
+// As where the system has no processor for it.
+void Simulator::pause() {
+  Thread& thread = *the_running;
+  at(now_ + random_.exponential(kPauseSeconds), [this, &thread] {
+    if (!thread.has_ended) make_runnable(thread);
+  });
+  switch_away();
 }
 
 Thread& Simulator::begin_wait(const char* what) {

@@ -92,6 +92,7 @@ class Simulator {
   void stop(Process& process);
   void go_on(Process& process);
   const std::deque<std::unique_ptr<Process>>& processes() const { return processes_; }
+  std::function<void(Process&)> on_end;  // of any process
 
   Thread& start_thread(Process& process, std::function<void()> body);
   Thread* find_thread(std::uint64_t number);
@@ -120,6 +121,7 @@ class Simulator {
   void note(const std::string& text);
   std::vector<std::string> take_notes() { return std::move(notes_); }
   bool keeps_notes = false;
+  bool has_pauses = false;  // a thread that could go on is held up now and then, while time goes on
   std::string describe_waits() const;
 
  private:
@@ -132,6 +134,7 @@ class Simulator {
   void end(Process& process, int status);
   void make_runnable(Thread& thread);
   void switch_away();
+  void pause();
   bool act_on_next_event(double until);
 
   Random random_;

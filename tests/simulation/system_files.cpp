@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -70,7 +71,7 @@ int open_path(const std::string& path, int flags) {
 
 int describe(const Inode& inode, struct stat& status) {
   status = {};
-  status.st_dev = 1;
+  status.st_dev = Cluster::device();
   status.st_ino = inode.number;
   status.st_nlink = 1;
   status.st_uid = ::geteuid();
@@ -130,6 +131,12 @@ DIR* list_folder(int descriptor) {
   return reinterpret_cast<DIR*>(folder.release());
 }
 
+// Locks of ranges of files, which only one process takes here, are free.
+int control_file(int command, void* argument) {
+  if (command == F_GETLK) static_cast<struct flock*>(argument)->l_type = F_UNLCK;
+  return 0;
+}
+
 mode_t take_mode(int flags, va_list list) {
   return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(list, mode_t) : 0;
 }
@@ -159,13 +166,79 @@ int openat(int folder, const char* path, int flags, ...) {
   return open_path(full_path(folder, path), flags);
 }
 
+int open64(const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = take_mode(flags, list);
+  va_end(list);
+  MOTLEY_REAL(open64, path, flags, mode);
+  return open_path(path, flags);
+}
+
 int fcntl(int descriptor, int command, ...) {
   va_list list;
   va_start(list, command);
   void* const argument = va_arg(list, void*);
   va_end(list);
   MOTLEY_REAL(fcntl, descriptor, command, argument);
+  return control_file(command, argument);
+}
+
+int fcntl64(int descriptor, int command, ...) {
+  va_list list;
+  va_start(list, command);
+  void* const argument = va_arg(list, void*);
+  va_end(list);
+  MOTLEY_REAL(fcntl64, descriptor, command, argument);
+  return control_file(command, argument);
+}
+
+int flock(int descriptor, int operation) noexcept {
+  MOTLEY_REAL(flock, descriptor, operation);
+  simulator().operation();
+  const auto opened = std::dynamic_pointer_cast<DiskFile>(simulator().file(descriptor));
+  if (!opened) return fail_call(EBADF);
+  if (opened->inode->locked != nullptr && opened->inode->locked != opened.get()) return fail_call(EWOULDBLOCK);
+  opened->inode->locked = opened.get();
   return 0;
+}
+
+int fchmod(int descriptor, mode_t mode) noexcept {
+  MOTLEY_REAL(fchmod, descriptor, mode);
+  return 0;
+}
+
+int fchmodat(int folder, const char* path, mode_t mode, int flags) noexcept {
+  MOTLEY_REAL(fchmodat, folder, path, mode, flags);
+  return 0;
+}
+
+int fchown(int descriptor, uid_t owner, gid_t group) noexcept {
+  MOTLEY_REAL(fchown, descriptor, owner, group);
+  return 0;
+}
+
+ssize_t pread64(int descriptor, void* bytes, std::size_t count, off64_t at) {
+  MOTLEY_REAL(pread64, descriptor, bytes, count, at);
+  simulator().operation();
+  const auto opened = std::dynamic_pointer_cast<DiskFile>(simulator().file(descriptor));
+  if (!opened) return fail_call(EBADF);
+  const std::string& content = opened->inode->content;
+  const auto begin = static_cast<std::size_t>(at);
+  return begin < content.size() ? static_cast<ssize_t>(content.copy(static_cast<char*>(bytes), count, begin)) : 0;
+}
+
+ssize_t pwrite64(int descriptor, const void* bytes, std::size_t count, off64_t at) {
+  MOTLEY_REAL(pwrite64, descriptor, bytes, count, at);
+  simulator().operation();
+  const auto opened = std::dynamic_pointer_cast<DiskFile>(simulator().file(descriptor));
+  if (!opened) return fail_call(EBADF);
+  return cluster().disk.write(*opened, static_cast<const char*>(bytes), count, static_cast<std::size_t>(at));
+}
+
+ssize_t pwrite(int descriptor, const void* bytes, std::size_t count, off_t at) {
+  MOTLEY_REAL(pwrite, descriptor, bytes, count, at);
+  return ::pwrite64(descriptor, bytes, count, at);
 }
 
 FILE* fopen64(const char* path, const char* mode) {
@@ -207,6 +280,16 @@ int stat(const char* path, struct stat* status) noexcept {
 int lstat(const char* path, struct stat* status) noexcept {
   MOTLEY_REAL(lstat, path, status);
   return describe_path(path, *status);
+}
+
+int stat64(const char* path, struct stat64* status) noexcept {
+  MOTLEY_REAL(stat64, path, status);
+  return describe_path(path, *reinterpret_cast<struct stat*>(status));
+}
+
+int lstat64(const char* path, struct stat64* status) noexcept {
+  MOTLEY_REAL(lstat64, path, status);
+  return describe_path(path, *reinterpret_cast<struct stat*>(status));
 }
 
 int access(const char* path, int mode) noexcept {
@@ -300,6 +383,11 @@ int ftruncate(int descriptor, off_t bytes) noexcept {
   }
   const auto* opened = dynamic_cast<DiskFile*>(file.get());
   return opened != nullptr ? cluster().disk.resize(*opened->inode, static_cast<std::size_t>(bytes)) : fail_call(EBADF);
+}
+
+int ftruncate64(int descriptor, off64_t bytes) noexcept {
+  MOTLEY_REAL(ftruncate64, descriptor, bytes);
+  return ::ftruncate(descriptor, bytes);
 }
 
 void* mmap(void* address, std::size_t bytes, int protection, int flags, int descriptor, off_t offset) noexcept {

@@ -11,8 +11,10 @@
 #include "motley/base/os/file.h"
 #include "motley/collective/kept_gradients.h"
 #include "motley/collective/present_group.h"
+#include "motley/net/socket.h"
 #include "motley/train/loop/elastic_session.h"
 #include "motley/train/loop/training_loop.h"
+#include "tests/train/loop/plain_model.h"
 
 namespace motley::simulation {
 namespace {
@@ -22,6 +24,8 @@ using namespace train;  // NOLINT: this file plays a part of it
 constexpr double kStepSeconds = 30;
 constexpr double kJoinSeconds = 20;
 constexpr double kBackwardSeconds = 0.5e-3;  // after each bucket, while it is reduced
+constexpr double kGrowSeconds = 3;           // that a job waits for more ranks where too few are left
+constexpr double kLookSeconds = 20e-3;       // between two looks at where a newcomer may join
 constexpr int kProgressLines = 100;
 
 std::span<const double> as_doubles(std::span<const std::byte> bytes) {
@@ -174,13 +178,12 @@ class LinearEvaluator final : public Evaluator {
   Shared& shared_;
 };
 
-class LinearState final : public ModelState {
+class LinearState final : public PlainModel {
  public:
   explicit LinearState(Shared& shared) : shared_(shared) {}
   Result<std::string> weights(std::int64_t) override {
     return std::string(reinterpret_cast<const char*>(shared_.weights.data()), shared_.weights.size() * sizeof(double));
   }
-  Result<std::string> optimizer(std::int64_t) override { return "none"; }
   Status load_weights(const std::string& text) override {
     if (text.size() != shared_.weights.size() * sizeof(double)) {
       return fail(ErrorCode::kInvalidInput, "{} bytes of weights", text.size());
@@ -188,19 +191,9 @@ class LinearState final : public ModelState {
     std::memcpy(shared_.weights.data(), text.data(), text.size());
     return {};
   }
-  Status load_optimizer(const std::string&) override { return {}; }
-  Status start(std::int64_t, int) override { return {}; }
-  Status save_embeddings() override { return {}; }
-  int embedding_servers() const override { return 0; }
 
  private:
   Shared& shared_;
-};
-
-class NoFollower final : public PlanFollower {
- public:
-  bool may_follow(const Replanner::Move&) const override { return false; }
-  Result<const StageLayout*> follow(planning::Plan, std::vector<int>) override { return nullptr; }
 };
 
 class TrainingRank final : public ElasticRanks {
@@ -214,13 +207,16 @@ class TrainingRank final : public ElasticRanks {
                 .gradient = std::vector<double>(job.elements()),
                 .samples = {}} {}
 
+  // What kUnavailable says of a newcomer that never was a member: it came too late.
   Status run() {
     MOTLEY_TRY(join());
     Status done = train();
+    if (context_ && context_->writes()) close();
     if (done) {
       session_->leave();
       return done;
     }
+    if (is_newcomer_ && done.error().code == ErrorCode::kUnavailable) return done;
     Error error = done.error();
     if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kTimeout) {
       error = net::first_cause(*session_, error);
@@ -229,6 +225,8 @@ class TrainingRank final : public ElasticRanks {
     return fail(std::move(error));
   }
   std::int64_t step() const { return progress_.step; }
+  // It has not got the others' state.
+  bool is_newcomer() const override { return is_newcomer_; }
 
   Result<std::vector<std::vector<int>>> regroup() override {
     note_saved();
@@ -240,30 +238,72 @@ class TrainingRank final : public ElasticRanks {
     MOTLEY_ASSIGN(auto reducer, collective::make_reducer(elastic_->present(), setup_.reducer));
     return sync_->replace(std::move(reducer));
   }
-  Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>&) override {
-    return fail(ErrorCode::kUnavailable, "nobody joins");
+  Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) override {
+    return elastic_->make_group(ranks);
   }
-  Status take_over(std::int64_t) override { return {}; }
-  Status stand_alone() override { return fail(ErrorCode::kUnavailable, "a rank without the others does nothing"); }
+  Status take_over(std::int64_t) override { return invite(); }
+  Status stand_alone() override { return elastic_->stand_alone(*context_); }
   int minimum() const override { return setup_.minimum; }
-  double join_seconds() const override { return 0; }
-  bool is_newcomer() const override { return false; }
-  void enter() override {}
+  double join_seconds() const override { return kGrowSeconds; }
+  void enter() override {
+    is_newcomer_ = false;
+    shared_.observer.take_over(shared_.epoch, progress_.step, shared_.rank, shared_.weights);
+  }
   void follow_writer(int rank) override { context_->writer = rank; }
 
  private:
   Status join() {
-    const auto secret = net::Secret::from_text("all ranks of the simulated job know this", "secret");
-    MOTLEY_ASSIGN(auto session, net::Session::join(setup_.session, *secret));
+    MOTLEY_ASSIGN(auto session, join_session());
     session_ = std::make_unique<ObservedSession>(std::move(session), shared_.observer);
     const int size = setup_.session.size;
-    shared_.observer.install(1, all_ranks(size), shared_.rank);
-    group_ = std::make_unique<collective::PresentGroup>(size);
-    MOTLEY_ASSIGN(auto group, collective::make_group(*session_));
-    group_->use(std::move(group), all_ranks(size));
-    elastic_.emplace(*session_, *group_);
+    if (!is_newcomer_) shared_.observer.install(1, all_ranks(size), shared_.rank);
+    elastic_.emplace(*session_, is_newcomer_);
+    MOTLEY_ASSIGN(group_, elastic_->make_first_group());
     context_.emplace(shared_.rank, size, *session_, *group_, timeline_, kStepSeconds);
-    return {};
+    if (is_newcomer_) {
+      context_->present = {shared_.rank};
+      context_->writer = -1;
+    }
+    return context_->writes() ? invite() : Status();
+  }
+
+  // A newcomer finds a rank that answers: the one that it was told of may have been lost since.
+  Result<std::unique_ptr<net::Session>> join_session() const {
+    const auto secret = net::Secret::from_text("all ranks of the simulated job know this", "secret");
+    const Deadline deadline = Deadline::after(setup_.session.join_seconds);
+    for (;;) {
+      net::SessionOptions own = setup_.session;
+      if (is_newcomer_) {
+        MOTLEY_ASSIGN(own.rendezvous, find_member());
+      }
+      auto session = net::Session::join(own, *secret);
+      const bool is_final = session || !is_newcomer_ || session.error().code == ErrorCode::kRefused;
+      if (is_final || deadline.passed()) return session;
+    }
+  }
+
+  // The rank that writes the run's files says where newcomers of this start join, and at the end that none can any
+  // more.
+  std::filesystem::path rendezvous_file() const { return setup_.folder / "rendezvous"; }
+  Status invite() const {
+    const net::Member& own = session_->membership().members[static_cast<std::size_t>(shared_.rank)];
+    return write_file(rendezvous_file(),
+                      fmt::format("{} {}", setup_.generation, net::to_string({own.address, own.port})));
+  }
+  void close() const {
+    std::error_code ignored;
+    std::filesystem::remove(rendezvous_file(), ignored);
+  }
+  Result<net::Endpoint> find_member() const {
+    const std::string start = fmt::format("{} ", setup_.generation);
+    const Deadline deadline = Deadline::after(setup_.session.join_seconds);
+    while (!deadline.passed()) {
+      if (!std::filesystem::exists(rendezvous_file())) return fail(ErrorCode::kUnavailable, "the run is over");
+      const Result<std::string> text = read_file(rendezvous_file());
+      if (text && text->starts_with(start)) return net::parse_endpoint(text->substr(start.size()));
+      SteadyClock::instance().sleep_until(monotonic_seconds() + kLookSeconds);
+    }
+    return fail(ErrorCode::kTimeout, "nobody says where to join");
   }
 
   Status train() {
@@ -276,7 +316,8 @@ class TrainingRank final : public ElasticRanks {
     MOTLEY_ASSIGN(BatchPlan plan, BatchPlan::create({.mode = "dynamic"}, split, shared_.job.fresh_ledger()));
     SampleAudit audit(shared_.job.samples);
     audit.record_all();
-    MOTLEY_ASSIGN(auto reducer, collective::make_reducer(*session_, setup_.reducer));
+    net::Session& first = is_newcomer_ ? elastic_->alone() : *session_;
+    MOTLEY_ASSIGN(auto reducer, collective::make_reducer(first, setup_.reducer));
     sync_.emplace(shared_, std::move(reducer));
     MOTLEY_TRY(sync_->prepare());
     LinearRunner runner(shared_, plan, *sync_, setup_.seconds_per_sample);
@@ -285,7 +326,7 @@ class TrainingRank final : public ElasticRanks {
     checkpoints_.emplace(
         *context_, setup_.folder / "checkpoint",
         Checkpoints::Options{.every_steps = shared_.job.steps_per_checkpoint, .keep = shared_.job.checkpoints});
-    MOTLEY_TRY(restore({progress_, plan, audit, model}));
+    if (!is_newcomer_) MOTLEY_TRY(restore({progress_, plan, audit, model}));
     Reporter reporter({.steps = shared_.job.steps, .is_elastic = true});
     PlanMover mover(*context_, follower_, reporter, setup_.folder);
     EmulationWatch emulation(std::vector<std::string>(static_cast<std::size_t>(size)), 64, false);
@@ -311,7 +352,7 @@ class TrainingRank final : public ElasticRanks {
   Status restore(const RunState& state) {
     Checkpoint start;
     const std::filesystem::path folder = setup_.folder / "checkpoint";
-    if (context_->writes() && setup_.resume && holds_checkpoint(folder)) {
+    if (context_->writes() && holds_checkpoint(folder)) {
       MOTLEY_ASSIGN(start, read_newest_checkpoint(folder));
     } else if (context_->writes()) {
       MOTLEY_ASSIGN(start.files[kWeightsFile], state.model.weights(0));
@@ -355,6 +396,7 @@ class TrainingRank final : public ElasticRanks {
   }
 
   const RankSetup& setup_;
+  bool is_newcomer_ = setup_.session.is_newcomer;
   Shared shared_;
   std::unique_ptr<net::Session> session_;
   std::unique_ptr<collective::PresentGroup> group_;
@@ -373,6 +415,11 @@ class TrainingRank final : public ElasticRanks {
 int run_training_rank(const RankSetup& setup, const LinearJob& job, Observer& observer) {
   TrainingRank rank(setup, job, observer);
   const Status done = rank.run();
+  const bool is_late = rank.is_newcomer() && !done && done.error().code == ErrorCode::kUnavailable;
+  if (is_late) {
+    observer.note_late(setup.session.rank, done.error());
+    return 0;
+  }
   observer.finish(setup.session.rank, done, rank.step());
   return done ? 0 : 1;
 }

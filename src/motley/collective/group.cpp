@@ -290,7 +290,8 @@ class TcpGroup final : public Group {
 
   Status send(int peer, Operation operation, std::span<const std::byte> bytes, const Deadline& deadline) {
     const std::string what = name(operation);
-    const Status sent = peers_[peer]->send(static_cast<std::uint16_t>(operation), sequence_, bytes, deadline, what);
+    const Status sent = peers_[peer]->send(static_cast<std::uint16_t>(operation), sequence_, bytes, deadline, what,
+                                           [this] { return !session_.health(); });
     return sent ? sent : fail(find_cause(session_, sent.error()).within(what));
   }
 

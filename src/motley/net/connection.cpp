@@ -19,6 +19,7 @@ constexpr std::size_t kBytesPerCall = 1 << 20;
 // What one system call reads when the payload is checked, so that its checksum is taken while it is still in the cache.
 constexpr std::size_t kBytesPerCheckedRead = 256 << 10;
 constexpr std::size_t kFramesPerWrite = 8;
+constexpr int kCancelMilliseconds = 20;  // between two looks at whether a wait is cancelled
 
 constexpr std::uint8_t kFlagPayloadChecksum = 1;
 
@@ -274,13 +275,13 @@ Result<std::optional<Message>> Connection::try_receive() {
 }
 
 Status Connection::send(std::uint16_t type, std::uint64_t tag, std::span<const std::byte> payload,
-                        const Deadline& deadline, const std::string& what) {
+                        const Deadline& deadline, const std::string& what, const std::function<bool()>& cancelled) {
   MOTLEY_INVARIANT(sends_.empty(), "send() was called while sends are posted");
   post_send(type, tag, payload);
-  return flush(deadline, what);
+  return flush(deadline, what, cancelled);
 }
 
-Status Connection::flush(const Deadline& deadline, const std::string& what) {
+Status Connection::flush(const Deadline& deadline, const std::string& what, const std::function<bool()>& cancelled) {
   while (wants_to_write()) {
     if (failure_) {
       sends_.clear();
@@ -288,12 +289,15 @@ Status Connection::flush(const Deadline& deadline, const std::string& what) {
     }
     MOTLEY_TRY(write_some());
     if (!wants_to_write()) break;
-    if (deadline.passed()) {
+    const bool is_cancelled = cancelled && cancelled();
+    if (is_cancelled || deadline.passed()) {
       // A payload is the caller's, and half of it may be gone.
       sends_.clear();
+      if (is_cancelled) return broken(ErrorCode::kPeerLost, fmt::format("it had not taken {} yet", what));
       return broken(ErrorCode::kTimeout, fmt::format("it did not take {} within {:.3g} s", what, deadline.allowed()));
     }
-    wait_for(descriptor(), POLLOUT, deadline.remaining_milliseconds());
+    const int left = deadline.remaining_milliseconds();
+    wait_for(descriptor(), POLLOUT, cancelled ? std::min(left, kCancelMilliseconds) : left);
   }
   return {};
 }

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -91,8 +92,9 @@ class Connection {
 
   // Sends one small frame, or receives the next one, waiting at most until the deadline. `what` says in a timeout's
   // message what was waited for ("the shares of step 12"). May not be mixed with posted operations still under way.
+  // `cancelled` is asked every 20 ms while the socket is full; kPeerLost where it was so.
   Status send(std::uint16_t type, std::uint64_t tag, std::span<const std::byte> payload, const Deadline& deadline,
-              const std::string& what);
+              const std::string& what, const std::function<bool()>& cancelled = {});
   Result<Message> receive(const Deadline& deadline, const std::string& what);
   // The next small frame, if all of it is here. Never blocks; no receive may be posted.
   Result<std::optional<Message>> try_receive();
@@ -107,8 +109,9 @@ class Connection {
 
   // Moves bytes without blocking. True if any byte moved or any operation ended. An error is final: close and rebuild.
   Result<bool> progress();
-  // Sends what was posted, waiting at most until the deadline, after which the connection is of no more use.
-  Status flush(const Deadline& deadline, const std::string& what);
+  // Sends what was posted, waiting at most until the deadline, after which the connection is of no more use, nor is it
+  // where the wait was cancelled.
+  Status flush(const Deadline& deadline, const std::string& what, const std::function<bool()>& cancelled = {});
   std::size_t pending_sends() const { return sends_.size(); }
   std::size_t pending_receives() const { return receives_.size(); }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "motley/base/guard.h"
 
@@ -33,9 +34,7 @@ Roster::Actions Roster::lose(int rank, double now) {
   if (stopped_ || !is_member(rank) || rank == self_ || !lost_.insert(rank).second) return {};
   Actions actions;
   if (!is_member(self_)) {  // who is none decides nothing
-    if (!reachable().empty()) return actions;
-    stopped_ = true;
-    actions.push_back(Stop{"none of those whom this rank was to join can be reached"});
+    follow_members(now, actions);
     return actions;
   }
   if (give_up_at_ == kNever) give_up_at_ = now + options_.give_up_seconds;
@@ -44,6 +43,25 @@ Roster::Actions Roster::lose(int rank, double now) {
   next_ = kNever;
   act_on_loss(now, options_.gather_seconds, actions);
   return actions;
+}
+
+// An epoch that only the dead have installed is void, as the others decide anew. So a newcomer enters one once all of
+// its members that it reaches have installed it, or a while later if one that has is still there.
+void Roster::follow_members(double now, Actions& actions) {
+  const auto may_follow = [&](const auto& announced) {
+    const auto& [epoch, by] = announced;
+    const auto is_there = [this](int rank) { return !lost_.contains(rank); };
+    const auto has_not = [&](int rank) { return is_member(rank) && is_there(rank) && !by.contains(rank); };
+    if (!std::ranges::binary_search(epoch.members, self_)) return true;
+    const double since = std::ranges::min(std::views::values(by));
+    const bool is_sure = now >= since + options_.retry_seconds || std::ranges::none_of(epoch.members, has_not);
+    return is_sure && std::ranges::any_of(std::views::keys(by), is_there);
+  };
+  while (!is_member(self_)) {
+    const auto next = std::ranges::find_if(announced_, may_follow);
+    if (next == announced_.end()) return;
+    install(Epoch(next->first), now, actions);
+  }
 }
 
 Roster::Send Roster::suspicion(int to) const {
@@ -85,7 +103,9 @@ Roster::Actions Roster::tick(double now) {
   }
   if (now < next_) return actions;
   next_ = kNever;
-  if ((!lost_.empty() || !candidates_.empty()) && leads()) {
+  if (!is_member(self_)) {
+    follow_members(now, actions);
+  } else if ((!lost_.empty() || !candidates_.empty()) && leads()) {
     start_round(now, actions);
   } else if (!lost_.empty()) {
     act_on_loss(now, 0, actions);
@@ -141,7 +161,11 @@ void Roster::send_to_members(RosterMessage message, Actions& actions) const {
 void Roster::announce(const Epoch& next, Actions& actions) const {
   const RosterMessage word{.kind = Kind::kInstall, .epoch = next.number, .members = next.members};
   send_to_members(word, actions);
-  for (const int rank : candidates_) actions.push_back(Send{rank, word});
+  std::set<int> newcomers = candidates_;
+  newcomers.insert(next.members.begin(), next.members.end());
+  for (const int rank : newcomers) {
+    if (!is_member(rank)) actions.push_back(Send{rank, word});
+  }
 }
 
 void Roster::install(Epoch next, double now, Actions& actions) {
@@ -170,7 +194,10 @@ void Roster::install(Epoch next, double now, Actions& actions) {
     act_on_loss(now, options_.gather_seconds, actions);
   }
   actions.push_back(Install{std::move(next)});
-  if (auto later = later_.extract(epoch_.number + 1)) install({later.key(), std::move(later.mapped())}, now, actions);
+  const auto later = announced_.lower_bound({epoch_.number + 1, {}});
+  announced_.erase(announced_.begin(), later);
+  if (later == announced_.end() || later->first.number > epoch_.number + 1 || !is_member(self_)) return;
+  install(Epoch(later->first), now, actions);
 }
 
 // What a rank has missed, up to now.
@@ -209,8 +236,11 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
   Actions actions;
   if (stopped_) return actions;
   if (!is_member(self_)) {
-    const bool is_news = message.kind == Kind::kInstall && message.epoch > epoch_.number;
-    if (is_news) install({message.epoch, message.members}, now, actions);
+    if (message.kind == Kind::kInstall && message.epoch > epoch_.number) {
+      announced_[{message.epoch, message.members}].emplace(from, now);
+      expect_round(now + options_.retry_seconds);
+    }
+    follow_members(now, actions);
     return actions;
   }
   if (!MOTLEY_GUARD("roster-past-epoch", message.epoch > epoch_.number)) {
@@ -218,7 +248,7 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
     return actions;
   }
   if (message.epoch > epoch_.number + 1) {  // what lies between comes from whoever installed it
-    if (message.kind == Kind::kInstall) later_.emplace(message.epoch, message.members);
+    if (message.kind == Kind::kInstall) announced_[{message.epoch, message.members}].emplace(from, now);
     return actions;
   }
   if (!is_member(from)) return actions;
@@ -227,6 +257,17 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
     actions.push_back(Send{from, {.kind = kind, .epoch = message.epoch, .ballot = message.ballot}});
     return std::get<Send>(actions.back()).message;
   };
+  if (message.kind == Kind::kPrepare || message.kind == Kind::kPropose) {
+    if (!MOTLEY_GUARD("roster-promise", message.ballot >= promised_)) {
+      answer(Kind::kRefuse).ballot = promised_;
+      return actions;
+    }
+    promised_ = message.ballot;
+    if (phase_ == Phase::kPreparing) phase_ = Phase::kIdle;  // it may not accept its own any more
+  }
+  const bool is_agreement = message.kind == Kind::kPromise || message.kind == Kind::kAccept;
+  if (is_agreement && !MOTLEY_GUARD("roster-own-ballot", message.ballot == ballot_))
+    return actions;  // to an earlier one
   switch (message.kind) {
     case Kind::kSuspect:
       for (const int rank : choose_cut(from, message.members, now)) {
@@ -234,29 +275,19 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
         std::ranges::move(lose(rank, now), std::back_inserter(actions));
       }
       break;
-    case Kind::kPrepare:
-      if (!MOTLEY_GUARD("roster-prepare-ballot", message.ballot > promised_)) {
-        answer(Kind::kRefuse).ballot = promised_;
-        break;
-      }
-      promised_ = message.ballot;
-      {
-        RosterMessage& promise = answer(Kind::kPromise);
-        promise.accepted = accepted_;
-        promise.members = accepted_members_;
-      }
+    case Kind::kPrepare: {
+      RosterMessage& promise = answer(Kind::kPromise);
+      promise.accepted = accepted_;
+      promise.members = accepted_members_;
       break;
+    }
     case Kind::kPropose:
-      if (!MOTLEY_GUARD("roster-propose-ballot", message.ballot >= promised_)) {
-        answer(Kind::kRefuse).ballot = promised_;
-        break;
-      }
-      promised_ = accepted_ = message.ballot;
+      accepted_ = message.ballot;
       accepted_members_ = message.members;
       answer(Kind::kAccept);
       break;
     case Kind::kPromise:
-      if (phase_ != Phase::kPreparing || !MOTLEY_GUARD("roster-promised-ballot", message.ballot == ballot_)) break;
+      if (phase_ != Phase::kPreparing) break;
       agreed_.insert(from);
       if (!MOTLEY_GUARD("roster-best-acceptance", message.accepted <= best_)) {
         best_ = message.accepted;
@@ -265,7 +296,7 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
       advance(now, actions);
       break;
     case Kind::kAccept:
-      if (phase_ != Phase::kProposing || !MOTLEY_GUARD("roster-accepted-ballot", message.ballot == ballot_)) break;
+      if (phase_ != Phase::kProposing) break;
       agreed_.insert(from);
       advance(now, actions);
       break;

@@ -9,7 +9,7 @@
 // and between hosts it takes a majority, of which there is one at most.
 //
 // Newcomers are proposed likewise, by the lowest member, once they are ready. Until they are members they decide
-// nothing, and take over whatever epoch they are told.
+// nothing. They take over the epochs that they are told, one that they are members of once all others have, or seem to.
 //
 // Pure: what happens and the time go in, what is to be done comes out. Who is lost or dead, and how words travel, is
 // the caller's: words may come late, twice or not at all.
@@ -45,7 +45,7 @@ struct RosterMessage {
 struct Epoch {
   std::uint64_t number = 0;
   std::vector<int> members;  // ranks, ascending
-  bool operator==(const Epoch&) const = default;
+  auto operator<=>(const Epoch&) const = default;
 };
 
 class Roster {
@@ -83,6 +83,10 @@ class Roster {
   Actions admit(int rank, double now);
   // It has gone again, or is none. Also after it was installed: then it is to be lost, too.
   void forget(int rank) { candidates_.erase(rank); }
+  // A newcomer is connected to a member again that it had lost.
+  void reach(int rank) {
+    if (!is_member(self_)) lost_.erase(rank);
+  }
   Actions receive(int from, const RosterMessage& message, double now);
   // To be called at next() at the latest; seconds on the clock of `now`, infinite where nothing is under way.
   Actions tick(double now);
@@ -106,6 +110,7 @@ class Roster {
   Send suspicion(int to) const;
   std::vector<int> choose_cut(int from, const std::vector<int>& lost_by_it, double now);
   void act_on_loss(double now, double delay, Actions& actions);
+  void follow_members(double now, Actions& actions);
   void start_round(double now, Actions& actions);
   void advance(double now, Actions& actions);
   void send_to_members(RosterMessage message, Actions& actions) const;
@@ -116,11 +121,12 @@ class Roster {
   const int self_;
   Epoch epoch_;
   const Options options_;
-  std::vector<Epoch> history_;                       // that were installed, in order
-  std::map<std::uint64_t, std::vector<int>> later_;  // epochs that were told before those that lie between
-  std::set<int> lost_, dead_;                        // members
-  std::set<int> candidates_;                         // newcomers that are ready
-  std::map<int, double> contradicted_since_;         // by rank: it said then that one is lost which this one reached
+  std::vector<Epoch> history_;  // that were installed, in order
+  // Told to a newcomer, or to a member before those that lie between: by who has installed them, and when.
+  std::map<Epoch, std::map<int, double>> announced_;
+  std::set<int> lost_, dead_;                 // members
+  std::set<int> candidates_;                  // newcomers that are ready
+  std::map<int, double> contradicted_since_;  // by rank: it said then that one is lost which this one reached
   bool stopped_ = false;
   double next_ = kNever;
   double give_up_at_ = kNever;

@@ -319,7 +319,10 @@ void WatchedSession::watch() {
 void WatchedSession::take_requests() {
   auto [reports, controls, ready, leaves] = requests_.take();
   for (SessionRequests::Control& made : controls) {
-    if (made.member) members_->arrive(made.peer, std::move(*made.member));
+    if (made.member) {
+      members_->arrive(made.peer, std::move(*made.member));
+      members_->roster().reach(made.peer);
+    }
     peers_.receive_from(made.peer);
     controls_[static_cast<std::size_t>(made.peer)] = std::move(made.connection);
   }

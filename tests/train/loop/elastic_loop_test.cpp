@@ -14,6 +14,7 @@
 #include "motley/base/random.h"
 #include "tests/temporary_folder.h"
 #include "tests/train/loop/fakes.h"
+#include "tests/train/loop/plain_model.h"
 
 namespace motley::train {
 namespace {
@@ -275,28 +276,17 @@ class HubEvaluator final : public Evaluator {
   HubSync& sync_;
 };
 
-class HubModel final : public ModelState {
+class HubModel final : public PlainModel {
  public:
   explicit HubModel(HubSync& sync) : sync_(sync) {}
   Result<std::string> weights(std::int64_t) override { return std::to_string(sync_.weights); }
-  Result<std::string> optimizer(std::int64_t) override { return "none"; }
   Status load_weights(const std::string& text) override {
     sync_.weights = std::stoull(text);
     return {};
   }
-  Status load_optimizer(const std::string&) override { return {}; }
-  Status start(std::int64_t, int) override { return {}; }
-  Status save_embeddings() override { return {}; }
-  int embedding_servers() const override { return 0; }
 
  private:
   HubSync& sync_;
-};
-
-class HubFollower final : public PlanFollower {
- public:
-  bool may_follow(const Replanner::Move&) const override { return false; }
-  Result<const StageLayout*> follow(planning::Plan, std::vector<int>) override { return nullptr; }
 };
 
 BatchPlan make_plan() {
@@ -390,7 +380,7 @@ class Rank final : public ElasticRanks {
   HubRunner runner_;
   HubEvaluator evaluator_;
   HubModel model_;
-  HubFollower follower_;
+  NoFollower follower_;
   EmulationWatch emulation_{{"a", "b", "c", "d"}, 64, false};
   Checkpoints checkpoints_;
   Reporter reporter_;

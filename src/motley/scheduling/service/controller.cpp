@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "motley/base/guard.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/trace/job.h"
 
@@ -84,7 +85,7 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
       return fail(ErrorCode::kInvalidInput, "job '{}': name is that of another job, {}; accepted: another name",
                   job.name, known->id);
     }
-    if (known != nullptr) {
+    if (!MOTLEY_GUARD("controller-same-job", known == nullptr)) {
       ids.push_back(known->id);
       continue;
     }

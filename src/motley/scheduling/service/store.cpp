@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "motley/base/clock.h"
+#include "motley/base/guard.h"
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/serial/renamed_keys.h"
@@ -105,7 +106,7 @@ Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& fo
   // lock above keeps others away, the database's own in addition.
   MOTLEY_TRY(store->run("PRAGMA locking_mode = EXCLUSIVE"));
   MOTLEY_TRY(store->run("PRAGMA journal_mode = TRUNCATE"));
-  MOTLEY_TRY(store->run("PRAGMA synchronous = FULL"));
+  MOTLEY_TRY(store->run(MOTLEY_KEEPS("store-synchronous") ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = OFF"));
   const Statement version = prepare(database, "PRAGMA user_version");
   if (!version || sqlite3_step(version.get()) != SQLITE_ROW) return store->problem("is no database");
   const int found = sqlite3_column_int(version.get(), 0);

@@ -6,6 +6,27 @@
 #include "motley/net/derived_session.h"
 
 namespace motley::train {
+namespace {
+
+// Of sessions of some ranks; those of an epoch have its number.
+constexpr std::uint16_t kOfSome = 0xfffe, kOfOne = 0xffff;
+
+}  // namespace
+
+net::Session& ElasticSession::add_session(const std::vector<int>& ranks, std::uint16_t number) {
+  sessions_.push_back(net::make_partial_session(session_, ranks, number));
+  return *sessions_.back();
+}
+
+Result<std::unique_ptr<collective::PresentGroup>> ElasticSession::make_first_group() {
+  const net::Membership& membership = session_.membership();
+  const std::vector<int> ranks = is_newcomer_ ? std::vector{membership.rank} : all_ranks(membership.size());
+  MOTLEY_ASSIGN(auto first, collective::make_group(is_newcomer_ ? add_session(ranks, kOfOne) : session_));
+  auto group = std::make_unique<collective::PresentGroup>(membership.size());
+  group->use(std::move(first), ranks);
+  group_ = group.get();
+  return group;
+}
 
 Result<std::vector<std::vector<int>>> ElasticSession::regroup(RankContext& context, const Deadline& deadline) {
   MOTLEY_ASSIGN(const std::vector<net::Epoch> epochs, session_.regroup(deadline));
@@ -13,11 +34,24 @@ Result<std::vector<std::vector<int>>> ElasticSession::regroup(RankContext& conte
   for (const net::Epoch& epoch : epochs) unreported_.push_back(epoch.members);
   const net::Epoch& last = epochs.back();
   epoch_ = last.number;
-  sessions_.push_back(net::make_partial_session(session_, last.members, static_cast<std::uint16_t>(last.number)));
-  MOTLEY_ASSIGN(auto group, collective::make_group(*sessions_.back()));
-  group_.use(std::move(group), last.members);
+  present_ = &add_session(last.members, static_cast<std::uint16_t>(last.number));
+  MOTLEY_ASSIGN(auto group, collective::make_group(*present_));
+  group_->use(std::move(group), last.members);
   context.present = last.members;
   return std::exchange(unreported_, {});
+}
+
+Result<std::unique_ptr<collective::Group>> ElasticSession::make_group(const std::vector<int>& ranks) {
+  return collective::make_group(add_session(ranks, kOfSome));
+}
+
+Status ElasticSession::stand_alone(RankContext& context) {
+  const std::vector<int> self = {context.rank};
+  MOTLEY_ASSIGN(auto group, collective::make_group(add_session(self, kOfOne)));
+  group_->use(std::move(group), self);
+  context.present = self;
+  context.writer = context.rank;
+  return {};
 }
 
 }  // namespace motley::train

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "motley/collective/present_group.h"
@@ -29,12 +28,16 @@ class ElasticWorker final : public ElasticRanks {
   // All that is referred to must outlive this object; `folder`: of the run.
   ElasticWorker(const Job& job, const Role& role, std::filesystem::path folder, net::Session& session,
                 const net::Secret& secret)
-      : job_(job), role_(role), folder_(std::move(folder)), session_(session), secret_(secret) {}
+      : job_(job),
+        role_(role),
+        folder_(std::move(folder)),
+        session_(session),
+        secret_(secret),
+        epochs_(session, role.is_newcomer) {}
 
-  // The group of all ranks, or, of a newcomer, of this one alone until it has entered. Once.
-  Result<std::unique_ptr<collective::Group>> make_first_group();
-  // Of this rank alone: what a newcomer builds its network with.
-  net::Session& alone() { return *sessions_.front(); }
+  // As ElasticSession's functions of these names.
+  Result<std::unique_ptr<collective::PresentGroup>> make_first_group() { return epochs_.make_first_group(); }
+  net::Session& alone() { return epochs_.alone(); }
   // How gradients are synchronised, as this rank has worked it out.
   void use(ps::ServerOptions options) { options_ = std::move(options); }
   void connect(Parts parts) { parts_ = std::move(parts); }
@@ -44,7 +47,9 @@ class ElasticWorker final : public ElasticRanks {
 
   Result<std::vector<std::vector<int>>> regroup() override;
   Status synchronise() override;
-  Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) override;
+  Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) override {
+    return epochs_.make_group(ranks);
+  }
   Status take_over(std::int64_t step) override;
   Status stand_alone() override;
   int minimum() const override { return job_.execution.elastic_range().min; }
@@ -54,7 +59,6 @@ class ElasticWorker final : public ElasticRanks {
   void follow_writer(int rank) override { parts_.context->writer = rank; }
 
  private:
-  net::Session& add_session(const std::vector<int>& ranks, std::uint16_t number);
   std::filesystem::path rendezvous_file() const { return folder_ / "rendezvous.json"; }
 
   const Job& job_;
@@ -62,9 +66,7 @@ class ElasticWorker final : public ElasticRanks {
   const std::filesystem::path folder_;
   net::Session& session_;
   const net::Secret& secret_;
-  std::vector<std::unique_ptr<net::Session>> sessions_;  // of some ranks each; what was made of one outlives it not
-  std::optional<ElasticSession> epochs_;
-  collective::PresentGroup* group_ = nullptr;
+  ElasticSession epochs_;
   ps::ServerOptions options_;
   Parts parts_;
   bool has_state_ = !role_.is_newcomer;
