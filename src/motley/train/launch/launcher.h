@@ -35,7 +35,7 @@ struct LaunchOptions {
 // the workers followed, or by the token; else the error of the rank that failed first, with that rank in it. A rank
 // killed by a signal is named with the signal. With min_workers, those that were killed count for nothing where so many
 // others have ended with 0. No worker outlives the call. When a parameter server is lost, all start
-// again from the last checkpoint, a few times at most.
+// again from the last checkpoint, a few times at most; with min_workers another server takes its place.
 Status launch_workers(LaunchOptions options, const RunDirectory& run);
 
 // Called by a worker that begins: it will not outlive a launcher that is killed.

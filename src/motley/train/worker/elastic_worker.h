@@ -43,7 +43,9 @@ class ElasticWorker final : public ElasticRanks {
   void close() const;
 
   Result<std::vector<std::vector<int>>> regroup() override;
+  void renew() override { session_.renew(); }
   Status synchronise() override;
+  std::string lost_servers() const override { return lost_servers_; }
   Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) override;
   Status take_over(std::int64_t step) override;
   Status stand_alone() override;
@@ -54,6 +56,8 @@ class ElasticWorker final : public ElasticRanks {
   void follow_writer(int rank) override { parts_.context->writer = rank; }
 
  private:
+  Status agree_on_servers();
+  Status restore_servers(const std::vector<std::string>& servers);
   net::Session& add_session(const std::vector<int>& ranks, std::uint16_t number);
   std::filesystem::path rendezvous_file() const { return folder_ / "rendezvous.json"; }
 
@@ -67,6 +71,7 @@ class ElasticWorker final : public ElasticRanks {
   collective::PresentGroup* group_ = nullptr;
   ps::ServerOptions options_;
   Parts parts_;
+  std::string lost_servers_;
   bool has_state_ = !role_.is_newcomer;
 };
 
