@@ -48,6 +48,10 @@ class Group {
     at(uniform(0, 0.05), [this, one, other] { apply(other, ranks_[other].lose(one, now_)); });
   }
 
+  void renew(int rank) {
+    if (is_up(rank)) apply(rank, ranks_[rank].renew(now_));
+  }
+
   // A newcomer says to all that it is ready.
   void join(int newcomer) {
     for (int rank = 0; rank < size(); ++rank) {
@@ -245,6 +249,26 @@ TEST(Roster, NoEpochHasTwoListsOfMembers) {
     }
     group.run(40);
     ASSERT_EQ(group.violation(), "") << "seed " << seed;
+  }
+}
+
+// Where some members ask for another epoch, all have one, whoever is lost meanwhile.
+TEST(Roster, MembersHaveAnotherEpochOnceOneAsks) {
+  for (std::uint32_t seed = 1; seed <= 1000; ++seed) {
+    Group group(1 + static_cast<int>(seed % 5), seed, true);
+    const int asking = 1 + group.pick(3);
+    for (int i = 0; i < asking; ++i) {
+      group.at(group.uniform(0, 0.2), [&group] { group.renew(group.pick(group.size())); });
+    }
+    if (group.size() > 1 && group.pick(2) == 0) {
+      group.at(group.uniform(0, 0.2), [&group] { group.crash(group.pick(group.size())); });
+    }
+    group.run(30);
+    ASSERT_EQ(group.violation(), "") << "seed " << seed;
+    expect_one_epoch(group, seed);
+    const std::uint64_t epoch = group.rank(group.list_up().front()).epoch().number;
+    EXPECT_GT(epoch, 1U) << "seed " << seed;
+    EXPECT_LE(epoch, 3U + static_cast<std::uint64_t>(asking)) << "seed " << seed;
   }
 }
 

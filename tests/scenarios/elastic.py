@@ -4,15 +4,18 @@ import json
 import os
 import random
 import signal
+import subprocess
+import time
 import unittest
 
-from harness import Scenario, interrupt, relative_difference
+from harness import BINARY, Scenario, children, interrupt, relative_difference
 
 
-class Elastic(Scenario):
+class ElasticRun(Scenario):
     def setUp(self):
         super().setUp()
         self.double = ("--model.dtype", "float64", "--model.dropout", 0.2)
+        self.tolerance = 1e-9
 
     def lose(self, run, *flags, victims, how=signal.SIGKILL, step=5, workers=4, expect=0):
         """Runs with some workers lost after a step; returns the output."""
@@ -29,7 +32,7 @@ class Elastic(Scenario):
         return output
 
     def assert_as_one_worker(self, run, steps=20):
-        self.assertLess(relative_difference(self.weights("one"), self.weights(run)), 1e-9)
+        self.assertLess(relative_difference(self.weights("one"), self.weights(run)), self.tolerance)
         self.assertEqual(self.not_used_once(run), 0)
         done = [line["step"] for line in self.lines(run) if "loss" in line]
         self.assertEqual(done, list(range(1, steps + 1)))
@@ -37,6 +40,8 @@ class Elastic(Scenario):
             if "loss" in line:
                 self.assertEqual(sum(line["samples"]), 60)
 
+
+class Elastic(ElasticRun):
     def test_whoever_is_lost_the_result_is_that_of_one_worker(self):
         self.train("one", *self.double, "--workers", 1)
         for run, method, victims, how in (
@@ -252,19 +257,181 @@ class Elastic(Scenario):
         self.assertIn("rank 1", output.strip().splitlines()[-1])
 
     def test_what_cannot_be_elastic_is_refused(self):
+        served = ("--elastic", "2:4", "--gradient-sync.method", "parameter-server")
         for flags, expected in (
             (("--elastic", "4"), "elastic: '4'; accepted: MIN:MAX"),
             (("--elastic", "0:4"), "accepted: MIN:MAX"),
             (("--elastic", "4:2"), "accepted: MIN:MAX"),
             (("--elastic", "2:4", "--workers", 5), "accepted with elastic 2:4: up to 4"),
             (("--elastic", "2:4", "--workers", 1), "the job has 1 workers"),
-            (("--elastic", "2:4", "--gradient-sync.method", "parameter-server"), "gradient_sync.method: parameter-server"),
+            (("--elastic", "2:4", "--gradient-sync.servers", "127.0.0.1:1"), "gradient_sync.method: auto"),
+            ((*served, "--gradient-sync.consistency", "async"), "gradient_sync.consistency: async"),
+            ((*served, "--gradient-sync.placement", "colocated"), "gradient_sync.placement: colocated"),
+            ((*served, "--gradient-sync.comm-dtype", "int8"), "gradient_sync.comm_dtype: int8"),
             (("--elastic", "2:4", "--batch-split.mode", "work-queue"), "batch_split.mode: work-queue"),
             (("--elastic", "2:4", "--device", "cuda"), "device: cuda"),
         ):
             with self.subTest(flags):
                 self.assertIn(expected, self.train("refused", *flags, expect=2))
                 self.assertFalse((self.folder / "refused").exists())
+
+
+class ElasticWithServers(ElasticRun):
+    """The same where parameter servers take the optimizer's step, on weights of float32."""
+
+    def setUp(self):
+        super().setUp()
+        self.double = ("--model.dropout", 0.2)
+        self.tolerance = 2e-6
+        self.own = ("--gradient-sync.method", "parameter-server")
+        self.servers = []
+
+    def start_servers(self, count):
+        """Servers beside the job, and the flags by which it uses them."""
+        token = self.folder / "token"
+        token.write_text("0123456789abcdef0123456789abcdef")
+        token.chmod(0o600)
+        addresses = []
+        for index in range(count):
+            address = self.folder / f"address-{index}"
+            address.unlink(missing_ok=True)
+            server = subprocess.Popen([BINARY, "server", "--listen", "127.0.0.1:0", "--threads", "1", "--token-file", token,
+                                       "--address-file", address, "--quiet"])
+            self.addCleanup(server.wait)
+            self.addCleanup(server.kill)
+            self.servers.append(server)
+            deadline = time.monotonic() + 20
+            while not address.exists():
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.02)
+            addresses.append(address.read_text().strip())
+        return (*self.own, "--gradient-sync.servers", ",".join(addresses), "--gradient-sync.token-file", token)
+
+    def test_whoever_is_lost_the_result_is_that_of_one_worker(self):
+        self.train("one", *self.double, "--workers", 1)
+        two = self.start_servers(2)
+        for run, flags, victims, how in (
+            ("first", self.own, [0], signal.SIGKILL),
+            ("last", two, [3], signal.SIGKILL),
+            ("two", self.own, [1, 2], signal.SIGKILL),
+            ("all-but-one", two, [0, 1, 3], signal.SIGKILL),
+            ("stopped", self.own, [2], signal.SIGSTOP),
+            ("stopped-first", two, [0], signal.SIGSTOP),
+        ):
+            with self.subTest(run):
+                output = self.lose(run, "--elastic", "1:4", *flags, victims=victims, how=how)
+                self.assertIn(f"{4 - len(victims)} of 4 workers go on", output)
+                self.assert_as_one_worker(run)
+
+    def test_one_after_the_other_at_any_moment(self):
+        adam = ("--optimizer.name", "adamw", "--optimizer.learning-rate", 0.001, "--optimizer.momentum", 0)
+        self.train("one", *self.double, "--workers", 1, *adam)
+        two = self.start_servers(2)
+        choose = random.Random(6)
+        for round, flags in enumerate((self.own, two, two)):
+            run = f"round-{round}"
+            with self.subTest(run):
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4",
+                                     "--replacements", 0, "--checkpoint.every-steps", 3, *adam, *flags)
+                self.wait_for_step(run, 2)
+                processes = self.worker_processes(process.pid)
+                for step, victim in zip(sorted(choose.sample(range(3, 17), 3)), choose.sample(range(4), 3)):
+                    self.wait_for_step(run, step)
+                    os.kill(processes[victim], signal.SIGKILL)
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                self.assert_as_one_worker(run)
+
+    def test_others_take_the_places_of_those_who_are_lost(self):
+        self.train("one", *self.double, "--workers", 1, "--epochs", 30)
+        two = self.start_servers(2)
+        for run, flags, victims in (("first", self.own, [0]), ("two", two, [0, 2])):
+            with self.subTest(run):
+                output = self.lose(run, "--epochs", 30, "--elastic", "1:4", "--replacements", 3, *flags, victims=victims)
+                self.assertIn("4 of 4 workers go on", output)
+                self.assert_as_one_worker(run, steps=300)
+
+    def test_too_few_end_with_a_checkpoint_from_which_it_goes_on(self):
+        self.train("one", *self.double, "--workers", 1)
+        two = self.start_servers(2)
+        output = self.lose("run", "--elastic", "3:4", "--deadline.join", "20 s", *two, victims=[0, 1], expect=1)
+        self.assertIn("--resume", output)
+        self.train("run", *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "3:4", "--deadline.join", "20 s",
+                   "--resume", *two)
+        self.assert_as_one_worker("run")
+
+    def wait_for_event(self, run, kind):
+        deadline = time.monotonic() + 60
+        while not any(line.get("event") == kind for line in self.lines(run)):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
+    def lose_server(self, run, how, *flags):
+        """Runs with the launcher's server lost after a step; returns the output."""
+        process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3", *self.own,
+                             *flags)
+        self.wait_for_step(run, 5)
+        (server,) = children(process.pid, "server")
+        os.kill(server, how)
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("another one takes its place", output)
+        (text,) = [line["text"] for line in self.lines(run) if line.get("event") == "server-lost"]
+        self.assertIn("has the weights from the workers", text)
+        return text
+
+    def test_another_server_has_the_weights_from_the_workers(self):
+        plain = ("--optimizer.momentum", 0)
+        self.train("one", *self.double, "--workers", 1, *plain)
+        for how in (signal.SIGKILL, signal.SIGSTOP):
+            with self.subTest(how):
+                self.lose_server(how.name, how, *plain)
+                self.assert_as_one_worker(how.name)
+
+    def test_and_the_optimizers_state_of_the_last_checkpoint(self):
+        text = self.lose_server("run", signal.SIGKILL, "--checkpoint.every-steps", 4)
+        self.assertIn("of the checkpoint of step", text)
+        self.assertEqual(self.not_used_once("run"), 0)
+
+    def test_of_servers_that_keep_each_others_state_one_may_be_lost(self):
+        self.train("one", *self.double, "--workers", 1)
+        for run, count, victim, how in (
+            ("first", 2, 0, signal.SIGKILL),
+            ("last", 3, 2, signal.SIGKILL),
+            ("stopped", 2, 1, signal.SIGSTOP),
+        ):
+            with self.subTest(run):
+                self.servers = []
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
+                                     "--gradient-sync.replication", "on", *self.start_servers(count))
+                self.wait_for_step(run, 5)
+                self.servers[victim].send_signal(how)
+                if how == signal.SIGSTOP:  # it wakes up once the others go on without it
+                    self.wait_for_event(run, "server-lost")
+                    self.servers[victim].send_signal(signal.SIGCONT)
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                (text,) = [line["text"] for line in self.lines(run) if line.get("event") == "server-lost"]
+                self.assertIn("the next one has kept its weights", text)
+                self.assert_as_one_worker(run)
+
+    def test_a_worker_and_a_server_are_lost_at_once(self):
+        self.train("one", *self.double, "--workers", 1)
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3",
+                             "--replacements", 0, "--gradient-sync.replication", "on", *self.start_servers(2))
+        self.wait_for_step("run", 5)
+        worker = self.worker_processes(process.pid)[0]
+        self.servers[0].kill()
+        os.kill(worker, signal.SIGKILL)
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assert_as_one_worker("run")
+
+    def test_where_servers_only_add_up_the_workers_take_the_step(self):
+        clipped = ("--max-grad-norm", 0.5)
+        self.train("one", *self.double, "--workers", 1, *clipped)
+        self.lose("run", "--elastic", "1:4", *self.own, *clipped, victims=[0])
+        self.assert_as_one_worker("run")
 
 
 if __name__ == "__main__":

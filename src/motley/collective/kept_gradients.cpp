@@ -21,7 +21,9 @@ std::span<std::byte> KeptGradients::buffer(int bucket) {
 Status KeptGradients::start(std::uint64_t step, int bucket, double weight) {
   std::ranges::copy(buffer(bucket), reducer_->buffer(bucket).begin());
   const Status started = reducer_->start(step, bucket, weight);
-  if (started || started.error().code != ErrorCode::kPeerLost) return started;
+  const bool is_loss =
+      !started && (started.error().code == ErrorCode::kPeerLost || started.error().code == ErrorCode::kServerLost);
+  if (!is_loss) return started;
   if (start_) start_ = started;
   return {};
 }

@@ -17,7 +17,7 @@ class KeptGradients final : public GradientReducer {
   Status prepare(const Layout& layout, const Deadline& deadline) override;
   std::span<std::byte> buffer(int bucket) override;
   std::span<std::byte> result(int bucket) override { return reducer_->result(bucket); }
-  // Copies the gradient; an error that other ranks are the cause of is wait()'s.
+  // Copies the gradient; an error that other ranks or servers are the cause of is wait()'s.
   Status start(std::uint64_t step, int bucket, double weight) override;
   Result<Outcome> wait(int bucket, const Deadline& deadline) override;
   void abort(const Error& error) override { reducer_->abort(error); }

@@ -31,7 +31,7 @@ bool Roster::has_majority(const std::set<int>& ranks) const {
 }
 
 Roster::Actions Roster::lose(int rank, double now) {
-  if (stopped_ || !is_member(rank) || rank == self_ || !lost_.insert(rank).second) return {};
+  if (has_stopped() || !is_member(rank) || rank == self_ || !lost_.insert(rank).second) return {};
   Actions actions;
   if (!is_member(self_)) {  // who is none decides nothing
     follow_members(now, actions);
@@ -68,6 +68,14 @@ Roster::Send Roster::suspicion(int to) const {
   return {to, {.kind = Kind::kSuspect, .epoch = epoch_.number + 1, .members = {lost_.begin(), lost_.end()}}};
 }
 
+Roster::Actions Roster::renew(double now) {
+  Actions actions;
+  if (has_stopped() || !is_member(self_) || is_due()) return actions;
+  renews_ = true;
+  if (phase_ == Phase::kIdle) act_on_loss(now, options_.gather_seconds, actions);
+  return actions;
+}
+
 // The lowest member that is not lost proposes, and is told by the others: it may still reach whom they have lost.
 void Roster::act_on_loss(double now, double delay, Actions& actions) {
   if (!leads()) {
@@ -78,7 +86,7 @@ void Roster::act_on_loss(double now, double delay, Actions& actions) {
 }
 
 Roster::Actions Roster::bury(int rank, double now) {
-  if (stopped_ || !is_member(rank) || rank == self_) return {};
+  if (has_stopped() || !is_member(rank) || rank == self_) return {};
   Actions actions = lose(rank, now);
   dead_.insert(rank);
   advance(now, actions);
@@ -86,16 +94,16 @@ Roster::Actions Roster::bury(int rank, double now) {
 }
 
 Roster::Actions Roster::admit(int rank, double now) {
-  if (stopped_ || is_member(rank) || rank == self_ || !candidates_.insert(rank).second) return {};
+  if (has_stopped() || is_member(rank) || rank == self_ || !candidates_.insert(rank).second) return {};
   if (phase_ == Phase::kIdle && lost_.empty()) expect_round(now);
   return tick(now);
 }
 
 Roster::Actions Roster::tick(double now) {
   Actions actions;
-  if (stopped_) return actions;
+  if (has_stopped()) return actions;
   if (now >= give_up_at_) {
-    stopped_ = true;
+    phase_ = Phase::kStopped;
     actions.push_back(Stop{fmt::format(
         "of the members {} of epoch {} only {} can be reached, no majority, for {:.3g} s",
         fmt::join(epoch_.members, ", "), epoch_.number, fmt::join(reachable(), ", "), options_.give_up_seconds)});
@@ -105,9 +113,9 @@ Roster::Actions Roster::tick(double now) {
   next_ = kNever;
   if (!is_member(self_)) {
     follow_members(now, actions);
-  } else if ((!lost_.empty() || !candidates_.empty()) && leads()) {
+  } else if ((is_due() || !candidates_.empty()) && leads()) {
     start_round(now, actions);
-  } else if (!lost_.empty()) {
+  } else if (is_due()) {
     act_on_loss(now, 0, actions);
   }
   return actions;
@@ -172,7 +180,7 @@ void Roster::install(Epoch next, double now, Actions& actions) {
   const bool was_member = is_member(self_);
   if (was_member) announce(next, actions);
   if (was_member && !MOTLEY_GUARD("roster-own-membership", std::ranges::binary_search(next.members, self_))) {
-    stopped_ = true;
+    phase_ = Phase::kStopped;
     actions.push_back(Stop{fmt::format("the others go on without this rank: epoch {} is of {}", next.number,
                                        fmt::join(next.members, ", "))});
     return;
@@ -185,6 +193,7 @@ void Roster::install(Epoch next, double now, Actions& actions) {
   next_ = give_up_at_ = kNever;
   highest_round_ = 0;
   contradicted_since_.clear();
+  renews_ = false;
   std::erase_if(lost_, [&](int rank) { return !is_member(rank); });
   std::erase_if(dead_, [&](int rank) { return !is_member(rank); });
   std::erase_if(candidates_, [&](int rank) { return is_member(rank); });
@@ -234,7 +243,7 @@ std::vector<int> Roster::choose_cut(int from, const std::vector<int>& lost_by_it
 
 Roster::Actions Roster::receive(int from, const RosterMessage& message, double now) {
   Actions actions;
-  if (stopped_) return actions;
+  if (has_stopped()) return actions;
   if (!is_member(self_)) {
     if (message.kind == Kind::kInstall && message.epoch > epoch_.number) {
       announced_[{message.epoch, message.members}].emplace(from, now);
@@ -274,6 +283,7 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
         actions.push_back(Cut{rank});
         std::ranges::move(lose(rank, now), std::back_inserter(actions));
       }
+      if (message.members.empty()) std::ranges::move(renew(now), std::back_inserter(actions));
       break;
     case Kind::kPrepare: {
       RosterMessage& promise = answer(Kind::kPromise);

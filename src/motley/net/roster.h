@@ -10,6 +10,7 @@
 //
 // Newcomers are proposed likewise, by the lowest member, once they are ready. Until they are members they decide
 // nothing. They take over the epochs that they are told, one that they are members of once all others have, or seem to.
+// A member may also ask for another epoch of the same members, where something else than a rank was lost.
 //
 // Pure: what happens and the time go in, what is to be done comes out. Who is lost or dead, and how words travel, is
 // the caller's: words may come late, twice or not at all.
@@ -39,7 +40,7 @@ struct RosterMessage {
   std::uint64_t epoch = 0;   // that is decided about
   Ballot ballot;             // of the proposer; with kRefuse the one that was promised
   Ballot accepted;           // with kPromise: of what was accepted before, if anything
-  std::vector<int> members;  // ascending: lost, accepted before, proposed or installed
+  std::vector<int> members;  // ascending: lost (none: another epoch is asked for), accepted before, proposed, installed
 };
 
 struct Epoch {
@@ -77,6 +78,8 @@ class Roster {
 
   // A member does not answer any more. Final: if it is not dead it is put out.
   Actions lose(int rank, double now);
+  // This member asks for another epoch.
+  Actions renew(double now);
   // Its process has ended. Also lost, then.
   Actions bury(int rank, double now);
   // A newcomer is ready, and this member is connected to it: it is to be a member of the next epoch.
@@ -90,7 +93,7 @@ class Roster {
   Actions receive(int from, const RosterMessage& message, double now);
   // To be called at next() at the latest; seconds on the clock of `now`, infinite where nothing is under way.
   Actions tick(double now);
-  double next() const { return stopped_ ? kNever : std::min(next_, give_up_at_); }
+  double next() const { return has_stopped() ? kNever : std::min(next_, give_up_at_); }
 
   const Epoch& epoch() const { return epoch_; }
   bool is_lost(int rank) const { return lost_.contains(rank); }
@@ -99,7 +102,8 @@ class Roster {
 
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
-  enum class Phase { kIdle, kPreparing, kProposing };
+  enum class Phase { kIdle, kPreparing, kProposing, kStopped };
+  bool has_stopped() const { return phase_ == Phase::kStopped; }
 
   std::vector<int> reachable() const;
   bool has_majority(const std::set<int>& ranks) const;
@@ -109,6 +113,7 @@ class Roster {
   double patience() const { return options_.retry_seconds * (1 + 0.5 * self_); }
   Send suspicion(int to) const;
   std::vector<int> choose_cut(int from, const std::vector<int>& lost_by_it, double now);
+  bool is_due() const { return !lost_.empty() || renews_; }
   void act_on_loss(double now, double delay, Actions& actions);
   void follow_members(double now, Actions& actions);
   void start_round(double now, Actions& actions);
@@ -126,8 +131,8 @@ class Roster {
   std::map<Epoch, std::map<int, double>> announced_;
   std::set<int> lost_, dead_;                 // members
   std::set<int> candidates_;                  // newcomers that are ready
+  bool renews_ = false;                       // somebody asks for another epoch
   std::map<int, double> contradicted_since_;  // by rank: it said then that one is lost which this one reached
-  bool stopped_ = false;
   double next_ = kNever;
   double give_up_at_ = kNever;
 

@@ -146,6 +146,9 @@ class Session {
   // is there any more: those who are left never agree then. kRefused where this rank goes on with nobody: it was put
   // out, or there is no majority. Never kPeerLost.
   virtual Result<std::vector<Epoch>> regroup(const Deadline& deadline);
+  // In an elastic session that is well: something else than a rank was lost, without which the ranks cannot go on as
+  // they are. All of them then have another epoch, and regroup. Nothing elsewhere.
+  virtual void renew() {}
   // Leaves in order: peers do not take the closed connections for a failure.
   virtual void leave() = 0;
 };

@@ -31,6 +31,7 @@ class SessionRequests {
     std::vector<Control> controls;      // that other threads have made
     std::vector<int> ready;             // whom this newcomer is connected to, to be told so
     bool leaves = false;
+    bool renews = false;
   };
   explicit SessionRequests(const WaitSet& watcher) : watcher_(watcher) {}
 
@@ -48,6 +49,9 @@ class SessionRequests {
   }
   void be_ready(std::vector<int> connected) {
     ask([&] { taken_.ready = std::move(connected); });
+  }
+  void renew() {
+    ask([&] { taken_.renews = true; });
   }
   void leave() {
     ask([&] { taken_.leaves = true; });

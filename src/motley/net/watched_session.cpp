@@ -317,7 +317,7 @@ void WatchedSession::watch() {
 }
 
 void WatchedSession::take_requests() {
-  auto [reports, controls, ready, leaves] = requests_.take();
+  auto [reports, controls, ready, leaves, renews] = requests_.take();
   for (SessionRequests::Control& made : controls) {
     if (made.member) {
       members_->arrive(made.peer, std::move(*made.member));
@@ -340,6 +340,7 @@ void WatchedSession::take_requests() {
     }
     consider(std::move(report), false);
   }
+  if (renews && members_) apply(members_->roster().renew(monotonic_seconds()));
   if (leaves && !announced_leave_) {
     announced_leave_ = true;
     for (auto& control : controls_) {

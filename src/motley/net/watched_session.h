@@ -61,6 +61,9 @@ class WatchedSession final : public Session {
   void set_phase(std::uint64_t step, const char* phase) override { peers_.set_phase(step, phase); }
   std::string last_seen(int rank) const override { return peers_.last_seen(rank); }
   Result<std::vector<Epoch>> regroup(const Deadline& deadline) override;
+  void renew() override {
+    if (options_.is_elastic && !health_.failed()) requests_.renew();
+  }
   void leave() override;
 
   // The rest of an elastic session's start: a control connection to every rank. Once.

@@ -36,6 +36,11 @@ Status check_options(const ServerOptions& options, const collective::Layout& lay
         "float32, bfloat16 and float16",
         to_string(wire));
   }
+  if (options.elastic && (options.staleness || !options.rank_racks.empty() || wire.lossy())) {
+    return fail(ErrorCode::kInvalidInput,
+                "ranks that come and go need a parameter server without racks, all ranks at the same step, and "
+                "float32, bfloat16 or float16 on the wire");
+  }
   if (wire.type == collective::WireType::kTopK && !(wire.density > 0 && wire.density <= collective::kLargestDensity)) {
     return fail(ErrorCode::kInvalidInput, "gradient_sync.top_k: {}; accepted: above 0, at most {}", wire.density,
                 collective::kLargestDensity);
@@ -65,17 +70,22 @@ Result<std::unique_ptr<net::Connection>> ControlConnections::open(const ServerAd
                                                                   const Deadline& deadline) const {
   const net::SessionOptions& own = session_.options();
   const net::Membership& membership = session_.membership();
-  const net::Claim claim = {
-      .identity = {own.job + job_suffix_, own.tenant, membership.rank, membership.session, membership.epoch, purpose},
-      .fingerprint = own.fingerprint};
-  return net::connect_to_host(address.endpoint, address.token, claim, deadline, own.payload_checksum, own.encryption,
-                              [&] { return !session_.health(); });
+  const std::uint64_t session = elastic_ ? elastic_->session : membership.session;
+  const std::uint64_t epoch = elastic_ ? elastic_->epoch : membership.epoch;
+  const net::Claim claim = {.identity = {own.job + job_suffix_, own.tenant, membership.rank, session, epoch, purpose},
+                            .fingerprint = own.fingerprint};
+  auto connection = net::connect_to_host(address.endpoint, address.token, claim, deadline, own.payload_checksum,
+                                         own.encryption, [&] { return !session_.health(); });
+  if (!connection && elastic_) MOTLEY_TRY(session_.health());
+  return connection;
 }
 
 Status ControlConnections::connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline) {
-  for (const ServerAddress& address : addresses) {
+  for (std::size_t number = 0; number < addresses.size(); ++number) {
+    if (elastic_ && elastic_->lost_server == static_cast<int>(number)) continue;
+    const ServerAddress& address = addresses[number];
     MOTLEY_ASSIGN(auto control, open(address, kServerControl, deadline));
-    Server& server = servers_.emplace_back(Server{address, describe_server(address), std::move(control)});
+    Server& server = servers_.emplace_back(Server{address, describe_server(address), std::move(control), number});
     watch_.add(address);
     MOTLEY_ASSIGN(const auto message, receive_from(server, kServerInfo, deadline, "what it is"));
     MOTLEY_ASSIGN(const ServerInfo info, decode_server_info(message.payload));
@@ -96,13 +106,28 @@ Result<Channels> ControlConnections::open_channels(const Deadline& deadline) con
   return channels;
 }
 
+// Where the connection to a server breaks although all ranks are there, the server is lost.
+Error ControlConnections::judge(Server& server, const Error& error) const {
+  const bool is_lost = elastic_ && error.code == ErrorCode::kPeerLost && session_.health();
+  server.is_lost = server.is_lost || is_lost;
+  return is_lost ? Error{ErrorCode::kServerLost, fmt::format("the {} was lost: {}", server.name, error.message), -1}
+                 : error.within(server.name);
+}
+
+Status ControlConnections::send(Server& server, std::uint16_t type, std::uint64_t tag,
+                                std::span<const std::byte> payload, const Deadline& deadline, const char* what) const {
+  const Status sent = server.control->send(type, tag, payload, deadline, what);
+  return sent ? Status() : fail(judge(server, sent.error()));
+}
+
 Result<net::Message> ControlConnections::receive_from(Server& server, std::uint16_t type, const Deadline& deadline,
                                                       const char* what) {
   for (;;) {
     auto message = server.control->try_receive();
-    if (!message) return fail(message.error().within(server.name));
+    if (!message) return fail(judge(server, message.error()));
     if (*message && (*message)->header.type == kServerFailed) {
       MOTLEY_ASSIGN(const Error error, decode_server_failed((*message)->payload));
+      server.is_lost = error.code == ErrorCode::kServerLost;
       verdict_ = error.within(server.name);
       return fail(*verdict_);
     }
@@ -110,13 +135,13 @@ Result<net::Message> ControlConnections::receive_from(Server& server, std::uint1
     if (*message) {
       return fail(ErrorCode::kCorrupt, "{}: an unexpected frame of type {:#x}", server.name, (*message)->header.type);
     }
-    MOTLEY_TRY(server.control->progress());
+    if (const auto moved = server.control->progress(); !moved) return fail(judge(server, moved.error()));
     if (const Status health = session_.health(); !health) return fail(health.error());
     if (deadline.passed()) {
       return fail(ErrorCode::kTimeout, "{}: timeout after {:.3g} s of waiting for {}", server.name, deadline.allowed(),
                   what);
     }
-    MOTLEY_TRY(watch_.check());
+    MOTLEY_TRY(note_silent(watch_.check()));
     net::wait_for(server.control->descriptor(), POLLIN, std::min(50, deadline.remaining_milliseconds()));
   }
 }
@@ -127,20 +152,27 @@ Status ControlConnections::check() {
     if (verdict_) break;
     const auto message = server.control->try_receive();
     if (!message) {
+      server.is_lost = true;
       verdict_ = Error{ErrorCode::kServerLost,
                        fmt::format("the {} was lost: it has ended, or a link is down", server.name), -1};
     } else if (*message && (*message)->header.type == kServerFailed) {
       const auto error = decode_server_failed((*message)->payload);
+      server.is_lost = error && error->code == ErrorCode::kServerLost;
       verdict_ = (error ? *error : error.error()).within(server.name);
     }
   }
   if (verdict_) return fail(*verdict_);
-  return watch_.check();
+  return note_silent(watch_.check());
 }
 
 Status ControlConnections::ask_whether_there() {
   const std::lock_guard lock(mutex_);
-  return watch_.ask();
+  return note_silent(watch_.ask());
+}
+
+Status ControlConnections::note_silent(Status asked) {
+  if (!asked && watch_.silent()) servers_[*watch_.silent()].is_lost = true;
+  return asked;
 }
 
 std::vector<int> ControlConnections::ask_for_missing() {
@@ -157,7 +189,7 @@ std::vector<int> ControlConnections::ask_for_missing() {
 }
 
 void ControlConnections::leave() {
-  if (failed_) return;
+  if (failed_ || (elastic_ && !session_.health())) return;
   const std::lock_guard lock(mutex_);
   for (Server& server : servers_) {
     server.control->post_owned(kServerLeave, 0, {});
@@ -165,6 +197,41 @@ void ControlConnections::leave() {
   }
   servers_.clear();
 }
+
+namespace {
+
+// The cores of each server, counted over all of them, lost ones too.
+std::vector<BinRange> number_bins(const std::vector<ControlConnections::Server>& servers,
+                                  const ServerOptions& options) {
+  std::vector<BinRange> ranges(servers.size() + (options.elastic && options.elastic->lost_server ? 1 : 0));
+  for (const auto& server : servers) ranges[server.number].count = server.cores;
+  if (ranges.size() > servers.size()) {
+    const auto lost = static_cast<std::size_t>(*options.elastic->lost_server);
+    ranges[lost].count = options.elastic->server_cores[lost];
+  }
+  for (std::size_t number = 1; number < ranges.size(); ++number) {
+    ranges[number].first = ranges[number - 1].first + ranges[number - 1].count;
+  }
+  return ranges;
+}
+
+// The next server has the segments of a lost one. Those that are there are counted without it.
+void give_bins(std::vector<ControlConnections::Server>& servers, const std::vector<BinRange>& ranges,
+               const ServerOptions& options, DividedModel& model) {
+  if (ranges.size() > servers.size()) {
+    const auto lost = static_cast<std::size_t>(*options.elastic->lost_server);
+    const BinRange& next = ranges[(lost + 1) % ranges.size()];
+    model.move_bins(ranges[lost].first, ranges[lost].count, next.first, next.count);
+  }
+  int first = 0;
+  for (auto& server : servers) {
+    model.move_bins(ranges[server.number].first, server.cores, first, server.cores);
+    server.first_bin = first;
+    first += server.cores;
+  }
+}
+
+}  // namespace
 
 Result<Joined> join_servers(net::Session& session, const ServerOptions& options, const collective::Layout& layout,
                             ControlConnections& controls, const Deadline& deadline) {
@@ -177,16 +244,15 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
 
   Joined joined{.model = DividedModel(layout.bucket_elements)};
   auto& servers = controls.servers();
-  int bins = 0;
+  const std::vector<BinRange> ranges = number_bins(servers, options);
+  const int bins = ranges.back().first + ranges.back().count;
   std::vector<double> bin_speeds;
-  for (std::size_t index = 0; index < servers.size(); ++index) {
-    servers[index].first_bin = bins;
-    bins += servers[index].cores;
-    if (!options.server_speeds.empty() && racks.empty()) {
-      bin_speeds.insert(bin_speeds.end(), servers[index].cores, options.server_speeds[index] / servers[index].cores);
-    }
+  for (std::size_t number = 0; number < ranges.size() && !options.server_speeds.empty() && racks.empty(); ++number) {
+    const int cores = ranges[number].count;
+    bin_speeds.insert(bin_speeds.end(), cores, options.server_speeds[number] / cores);
   }
   joined.model.divide(options.chunk_bytes, bins, bin_speeds);
+  give_bins(servers, ranges, options, joined.model);
 
   ServerJoin join = {.size = membership.size(),
                      .bins = bins,
@@ -197,22 +263,37 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
                      .bucket_elements = joined.model.bucket_elements(),
                      .bin_speeds = bin_speeds,
                      .host_id = host,
-                     .racks = racks};
-  const bool in_memory = options.servers_share_memory && servers.size() == 1 && racks.empty() &&
+                     .racks = racks,
+                     .elastic = {}};
+  const bool in_memory = options.servers_share_memory && ranges.size() == 1 && racks.empty() &&
                          servers[0].host_id == host && membership.on_one_host();
   if (in_memory) {
     MOTLEY_ASSIGN(joined.gradients, net::Region::create(std::max<std::size_t>(joined.model.bytes(), 64)));
     join.region = joined.gradients->address();
   }
+  const bool is_one_host = membership.on_one_host() &&
+                           std::ranges::all_of(servers, [&](const auto& server) { return server.host_id == host; });
+  const bool replicates = options.elastic && options.elastic->replicates.value_or(!is_one_host) && servers.size() > 1 &&
+                          !options.elastic->lost_server && options.update.rule != kernels::UpdateRule::kSum;
   for (auto& server : servers) {
-    join.first_bin = server.first_bin;
+    const std::size_t before = (server.number + ranges.size() - 1) % ranges.size();
+    join.first_bin = ranges[server.number].first;
+    if (options.elastic) {
+      join.elastic = {.kept_seconds = options.elastic->kept_seconds, .updates = options.elastic->updates};
+      if (options.elastic->lost_server == static_cast<int>(before)) join.elastic.adopted = ranges[before];
+    }
+    if (replicates) {
+      join.elastic.kept = server.kept = ranges[before];
+      join.elastic.keeper = net::to_string(servers[(server.number + 1) % servers.size()].address.endpoint);
+    }
     join.racks.seconds = kShareOfDeadline * deadline.remaining();
-    MOTLEY_TRY(server.control->send(kServerJoin, 0, encode(join), deadline, "joining"));
+    MOTLEY_TRY(controls.send(server, kServerJoin, 0, encode(join), deadline, "joining"));
   }
   for (auto& server : servers) {
     MOTLEY_ASSIGN(const auto message, controls.receive_from(server, kServerJoined, deadline, "all ranks to join"));
     MOTLEY_ASSIGN(const ServerJoined answer, decode_server_joined(message.payload));
     joined.may_spin = answer.may_spin;
+    server.has_state = answer.has_state;
     if (!racks.empty()) {  // then the server knows better which cores there are
       if (answer.cores < 1 || answer.cores > server.cores) {
         return fail(ErrorCode::kCorrupt, "{}: it uses {} of its {} cores", server.name, answer.cores, server.cores);

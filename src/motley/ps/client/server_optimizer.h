@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "motley/base/clock.h"
@@ -33,6 +35,19 @@ class ServerOptimizer {
   // itself, as far as its weight is of a step's, and weights(bucket) are this rank's own copy, which changes between
   // its own start() and the return of its wait().
   virtual bool is_async() const = 0;
+  // Of a job whose ranks come and go: the steps of the optimizer that all ranks have, so far; one more of them is, once
+  // this rank knows that all ranks have its weights.
+  virtual std::uint64_t updates() const = 0;
+  virtual void commit() = 0;
+  // After prepare(): those that have nothing of the epoch before, as "server at HOST:PORT". They get their part by
+  // load().
+  virtual std::vector<std::string> list_servers_without_state() const = 0;
+  // The one that this rank has seen to be lost, where another one keeps its state; and how many cores each has; after
+  // prepare().
+  virtual std::optional<int> lost_server() const = 0;
+  virtual std::vector<int> server_cores() const = 0;
+  // The servers keep what they have, for those who go on; nothing is called after it but weights().
+  virtual void hand_over() = 0;
   // Asynchronous, of all buckets started from now on: what the weights of all ranks add up to in a step, and whether
   // wait() is for all ranks' pushes of the step, so that all ranks then hold the same weights.
   virtual void begin_step(double total_weight, bool together) = 0;

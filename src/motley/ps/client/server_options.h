@@ -21,6 +21,19 @@ struct ServerAddress {
   net::Secret token;
 };
 
+// Of a job whose ranks come and go (Session::regroup): who it is at its servers through all its epochs, and where they
+// go on.
+struct ElasticJob {
+  std::uint64_t session = 0;  // of all ranks
+  std::uint64_t epoch = 1;
+  std::uint64_t updates = 0;  // as in ElasticJoin
+  double kept_seconds = 60;   // the same
+  // Whether each server's state is kept by the next one, too; none: where they are not all on the ranks' host.
+  std::optional<bool> replicates;
+  std::vector<int> server_cores;   // by server, as they were at first; empty: not known yet
+  std::optional<int> lost_server;  // whose part the next one has kept, and has now
+};
+
 // What every method has, and what only servers have.
 struct ServerOptions : collective::ReducerOptions {
   std::vector<ServerAddress> servers;
@@ -33,6 +46,7 @@ struct ServerOptions : collective::ReducerOptions {
   std::optional<std::uint32_t> staleness;
   double top_k = 0.01;     // kTopK: the share of a gradient's values that is sent
   std::string job_suffix;  // of the job's name at the servers, for a reducer beside its own
+  std::optional<ElasticJob> elastic;
 
   collective::WireForm wire_form() const { return {wire, wire == collective::WireType::kTopK ? top_k : 0}; }
 };

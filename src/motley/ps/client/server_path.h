@@ -31,20 +31,26 @@ class ControlConnections {
     ServerAddress address;
     std::string name;  // "server at 10.0.0.5:4711"
     std::unique_ptr<net::Connection> control;
+    std::size_t number = 0;  // among those of the job
     std::string host_id = {};
-    int first_bin = 0;  // the first of its cores, counted over all servers
-    int cores = 1;      // that the job uses
+    int first_bin = 0;       // the first of its cores, counted over all servers that are there
+    int cores = 1;           // that the job uses
+    bool has_state = false;  // of an elastic job's epoch before
+    bool is_lost = false;    // as this rank has seen
+    BinRange kept = {};      // whose state it keeps, counted as first_bin
 
-    bool owns(const Segment& segment) const { return segment.bin >= first_bin && segment.bin < first_bin + cores; }
+    bool owns(const Segment& segment) const { return BinRange{first_bin, cores}.contains(segment.bin); }
+    bool holds(const Segment& segment) const { return owns(segment) || kept.contains(segment.bin); }
   };
 
-  // `job_suffix` as in ServerOptions. The session must outlive the connections.
-  ControlConnections(net::Session& session, std::string job_suffix)
-      : session_(session), job_suffix_(std::move(job_suffix)), watch_(session) {}
+  // `job_suffix` and `elastic` as in ServerOptions. The session must outlive the connections.
+  ControlConnections(net::Session& session, std::string job_suffix, std::optional<ElasticJob> elastic)
+      : session_(session), job_suffix_(std::move(job_suffix)), elastic_(elastic), watch_(session) {}
 
-  // Once. Every server says what it is.
+  // Once. Every server says what it is, but for the one that is known to be lost.
   Status connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline);
   std::vector<Server>& servers() { return servers_; }
+  const std::vector<Server>& servers() const { return servers_; }
 
   // A connection to every core of all servers, in the order of their bins.
   Result<Channels> open_channels(const Deadline& deadline) const;
@@ -52,6 +58,8 @@ class ControlConnections {
   // Whoever sends, or waits for an answer, while channels may be in use, holds this; the other calls take it
   // themselves.
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+  Status send(Server& server, std::uint16_t type, std::uint64_t tag, std::span<const std::byte> payload,
+              const Deadline& deadline, const char* what) const;
   // The next message of this type; a server's word that the job has failed is an error. `what` is waited for.
   Result<net::Message> receive_from(Server& server, std::uint16_t type, const Deadline& deadline, const char* what);
   // For every turn of a wait: what servers have to say unasked, which is nothing as long as all goes well, and whether
@@ -66,11 +74,14 @@ class ControlConnections {
   void set_failed() { failed_ = true; }
 
  private:
+  Error judge(Server& server, const Error& error) const;
+  Status note_silent(Status asked);
   Result<std::unique_ptr<net::Connection>> open(const ServerAddress& address, std::uint32_t purpose,
                                                 const Deadline& deadline) const;
 
   net::Session& session_;
   const std::string job_suffix_;
+  const std::optional<ElasticJob> elastic_;
   ServerWatch watch_;
   std::vector<Server> servers_;
   std::mutex mutex_;

@@ -6,21 +6,23 @@
 namespace motley::ps {
 namespace {
 
-// visit(server, part, its values) for each piece of the state's arrays, the weights and then the optimizer's.
+// visit(server, part, its values) for each piece of the state's arrays, the weights and then the optimizer's, and each
+// server that owns it, or also those that keep it for another one.
 template <class State, class Visit>
-Status each_piece(ControlConnections& controls, const DividedModel& model, State& state, Visit visit) {
+Status each_piece(ControlConnections& controls, const DividedModel& model, State& state, bool with_keepers,
+                  Visit visit) {
   for (std::size_t number = 0; number <= state.optimizer.size(); ++number) {
     auto& array = number == 0 ? state.weights : state.optimizer[number - 1];
     for (std::size_t at = 0; at < model.segments().size(); ++at) {
       const Segment& segment = model.segments()[at];
-      const auto server = std::ranges::find_if(
-          controls.servers(), [&](const ControlConnections::Server& server) { return server.owns(segment); });
-      if (server == controls.servers().end()) continue;
       const auto all = std::span(array[segment.bucket]).subspan(segment.begin, segment.count);
-      for (std::uint32_t piece = 0; piece * kPieceElements < segment.count; ++piece) {
-        const std::size_t begin = piece * kPieceElements;
-        const StatePart part = {static_cast<std::uint8_t>(number), static_cast<std::uint32_t>(at), piece};
-        MOTLEY_TRY(visit(*server, part, all.subspan(begin, std::min(kPieceElements, segment.count - begin))));
+      for (ControlConnections::Server& server : controls.servers()) {
+        if (!(with_keepers ? server.holds(segment) : server.owns(segment))) continue;
+        for (std::uint32_t piece = 0; piece * kPieceElements < segment.count; ++piece) {
+          const std::size_t begin = piece * kPieceElements;
+          const StatePart part = {static_cast<std::uint8_t>(number), static_cast<std::uint32_t>(at), piece};
+          MOTLEY_TRY(visit(server, part, all.subspan(begin, std::min(kPieceElements, segment.count - begin))));
+        }
       }
     }
   }
@@ -113,27 +115,57 @@ Status ServerReducer::load(const ServerState& state, const Deadline& deadline) {
   const auto lock = controls_.lock();
   if (session_.membership().rank == 0) {
     MOTLEY_TRY(each_piece(
-        controls_, joined_.model, state, [&](auto& server, const StatePart& part, std::span<const float> values) {
-          return server.control->send(kServerLoad, part.tag(), std::as_bytes(values), deadline, "the weights");
+        controls_, joined_.model, state, true, [&](auto& server, const StatePart& part, std::span<const float> values) {
+          if (server.has_state) return Status();
+          return controls_.send(server, kServerLoad, part.tag(), std::as_bytes(values), deadline, "the weights");
         }));
   }
   for (auto& server : controls_.servers()) {
-    MOTLEY_TRY(server.control->send(kServerLoaded, state.updates, {}, deadline, "the end of the weights"));
+    if (server.has_state) continue;
+    MOTLEY_TRY(controls_.send(server, kServerLoaded, state.updates, {}, deadline, "the end of the weights"));
   }
   for (auto& server : controls_.servers()) {
+    if (server.has_state) continue;
     MOTLEY_TRY(controls_.receive_from(server, kServerLoaded, deadline, "all ranks to have loaded"));
   }
   return {};
 }
 
+std::optional<int> ServerReducer::lost_server() const {
+  for (const auto& server : controls_.servers()) {
+    const bool is_kept = std::ranges::any_of(controls_.servers(), [](const auto& it) { return it.kept.count > 0; });
+    if (server.is_lost && is_kept) return static_cast<int>(server.number);
+  }
+  return std::nullopt;
+}
+
+std::vector<int> ServerReducer::server_cores() const {
+  std::vector<int> cores;
+  for (const auto& server : controls_.servers()) cores.push_back(server.cores);
+  return cores;
+}
+
+std::vector<std::string> ServerReducer::list_servers_without_state() const {
+  std::vector<std::string> names;
+  for (const auto& server : controls_.servers()) {
+    if (updates_weights() && !server.has_state) names.push_back(server.name);
+  }
+  return names;
+}
+
 Result<ServerState> ServerReducer::save(const Deadline& deadline) {
+  if (options_.elastic &&
+      std::ranges::any_of(buckets_, [&](const Bucket& bucket) { return bucket.round.number != committed_; })) {
+    return fail(ErrorCode::kUnavailable, "a step is under way, which the servers may have done in part");
+  }
   const auto lock = controls_.lock();
   ServerState state{.updates = loaded_updates_ + buckets_.front().round.number};
   for (const std::uint64_t elements : joined_.model.bucket_elements()) state.weights.emplace_back(elements);
   state.optimizer.assign(kernels::state_arrays(options_.update.rule), state.weights);
   MOTLEY_TRY(each_piece(
-      controls_, joined_.model, state, [&](auto& server, const StatePart& part, std::span<float> values) -> Status {
-        MOTLEY_TRY(server.control->send(kServerSave, part.tag(), {}, deadline, "the state"));
+      controls_, joined_.model, state, false,
+      [&](auto& server, const StatePart& part, std::span<float> values) -> Status {
+        MOTLEY_TRY(controls_.send(server, kServerSave, part.tag(), {}, deadline, "the state"));
         MOTLEY_ASSIGN(const auto message, controls_.receive_from(server, kServerSave, deadline, "the state"));
         if (message.header.tag != part.tag() || message.payload.size() != values.size_bytes()) {
           return fail(ErrorCode::kCorrupt, "{}: another part of the state than was asked for", server.name);

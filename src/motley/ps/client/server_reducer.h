@@ -36,13 +36,22 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   std::span<const float> weights(int bucket) override;
   void set_learning_rate(double learning_rate) override { learning_rate_ = learning_rate; }
   bool is_async() const override { return options_.staleness.has_value(); }
+  std::uint64_t updates() const override { return loaded_updates_ + committed_; }
+  void commit() override { ++committed_; }
+  void hand_over() override { controls_.set_failed(); }
+  std::vector<std::string> list_servers_without_state() const override;
+  std::optional<int> lost_server() const override;
+  std::vector<int> server_cores() const override;
   void begin_step(double total_weight, bool together) override;
   Status load(const ServerState& state, const Deadline& deadline) override;
   Result<ServerState> save(const Deadline& deadline) override;
 
  private:
   ServerReducer(net::Session& session, const ServerOptions& options)
-      : session_(session), options_(options), controls_(session, options.job_suffix) {}
+      : session_(session),
+        options_(options),
+        controls_(session, options.job_suffix, options.elastic),
+        loaded_updates_(options.elastic ? options.elastic->updates : 0) {}
 
   struct Bucket {
     Round round;
@@ -61,6 +70,7 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   std::vector<Bucket> buckets_;
   int next_bucket_ = 0;
   std::uint64_t loaded_updates_ = 0;
+  std::uint32_t committed_ = 0;  // rounds
 };
 
 }  // namespace motley::ps

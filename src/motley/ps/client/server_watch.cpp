@@ -19,12 +19,14 @@ Status ServerWatch::ask() {
   net::Claim claim;
   claim.identity = {own.job, own.tenant, membership.rank, membership.session, membership.epoch, kServerProbe};
   claim.fingerprint = own.fingerprint;
-  for (const ServerAddress& server : servers_) {
+  for (std::size_t number = 0; number < servers_.size(); ++number) {
+    const ServerAddress& server = servers_[number];
     const auto answer =
         net::connect_to_host(server.endpoint, server.token, claim, Deadline::after(own.silence_seconds / 2),
                              own.payload_checksum, own.encryption, [&] { return !session_.health(); });
     if (answer || answer.error().code == ErrorCode::kRefused) continue;
     MOTLEY_TRY(session_.health());
+    silent_ = number;
     return fail(ErrorCode::kServerLost, "the {} was lost: it did not answer within {:.3g} s", describe_server(server),
                 own.silence_seconds / 2);
   }

@@ -3,6 +3,7 @@
 // own: whoever serves at all lets that in, however long ranks keep a job waiting.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,14 @@ class ServerWatch {
   Status check();
   // At once. kServerLost, naming the server, where one does not answer; the session's failure where that is why.
   Status ask();
+  // Which one did not answer then, as a number in the order of add().
+  std::optional<std::size_t> silent() const { return silent_; }
 
  private:
   const net::Session& session_;
   std::vector<ServerAddress> servers_;
   double asked_ = 0;  // monotonic seconds
+  std::optional<std::size_t> silent_;
 };
 
 }  // namespace motley::ps

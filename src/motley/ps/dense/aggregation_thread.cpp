@@ -75,6 +75,12 @@ void AggregationThread::request(Request request) {
   ::eventfd_write(wake_.get(), 1);
 }
 
+void AggregationThread::remove_now(std::uint64_t job) {
+  remove(job);
+  std::unique_lock lock(mutex_);
+  taken_.wait(lock, [this] { return requests_.empty(); });
+}
+
 void AggregationThread::take_requests() {
   const std::lock_guard lock(mutex_);
   for (Request& request : requests_) {
@@ -88,6 +94,7 @@ void AggregationThread::take_requests() {
   }
   requests_.clear();
   requested_ = false;
+  taken_.notify_all();
 }
 
 // Reads and writes what sockets allow, waiting for the first so long.

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -100,6 +101,8 @@ class AggregationThread {
     request({job, std::move(task), tenant, weight});
   }
   void remove(std::uint64_t job) { request({job, nullptr, {}, 0}); }
+  // The same, and nothing of the job is touched here any more once it returns: after a segment at the longest.
+  void remove_now(std::uint64_t job);
 
  private:
   struct Request {
@@ -122,6 +125,7 @@ class AggregationThread {
 
   Descriptor wake_;
   std::mutex mutex_;  // guards the requests
+  std::condition_variable taken_;
   std::vector<Request> requests_;
   bool stop_ = false;
   std::atomic<bool> requested_ = false;

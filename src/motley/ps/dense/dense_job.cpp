@@ -2,10 +2,13 @@
 #include "motley/ps/dense/dense_job.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <set>
 
 namespace motley::ps {
+
+constexpr std::uint64_t kNotThere = std::numeric_limits<std::uint64_t>::max();
 
 Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int cores,
                                                    std::vector<std::unique_ptr<net::Region>> regions) {
@@ -17,6 +20,7 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
   job->claimed_ = std::vector<std::atomic<std::uint32_t>>(join.bucket_elements.size());
   job->model_ = DividedModel(join.bucket_elements);
   job->model_.divide(join.chunk_bytes, join.bins, join.bin_speeds);
+  job->model_.move_bins(join.elastic.adopted.first, join.elastic.adopted.count, join.first_bin, cores);
   job->metrics_ = std::make_shared<JobMetrics>(join.size, cores);
   const std::vector<std::size_t>& load = job->model_.load();
   const auto values = std::accumulate(load.begin(), load.end(), std::size_t{0});
@@ -33,6 +37,10 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
   };
   const std::size_t bytes = job->model_.bytes();
   MOTLEY_TRY(allocate(job->state_, kernels::state_arrays(join.update.rule), bytes, "the optimizer's state"));
+  if (join.elastic.kept_seconds > 0 && join.update.rule != kernels::UpdateRule::kSum) {
+    MOTLEY_TRY(allocate(job->kept_, 1 + job->state_.size(), bytes, "the state of the update before"));
+    job->counts_.assign(job->model_.segments().size(), kNotThere);
+  }
   if (regions.empty() || join.is_async) {
     MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights"));
   }
@@ -59,7 +67,11 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
 }
 
 void DenseJob::begin(std::uint64_t updates) {
+  has_begun_ = true;
   updates_ = updates;
+  for (std::uint64_t& count : counts_) {
+    if (count != kNotThere) count = updates;
+  }
   if (acknowledged_.data() == nullptr || join_.update.rule == kernels::UpdateRule::kSum) return;
   for (const Segment& segment : model_.segments()) {
     if (!is_here(segment)) continue;
@@ -67,9 +79,67 @@ void DenseJob::begin(std::uint64_t updates) {
   }
 }
 
+// All ranks have the weights after `updates`, and no rank has begun the next round but one. So a segment is there, or
+// one update ahead, and then kept_ has what it was.
+bool DenseJob::take_over(DenseJob& before, std::uint64_t updates) {
+  const auto is_there = [&](std::size_t index) {
+    return before.counts_[index] == updates || before.counts_[index] == updates + 1;
+  };
+  const auto is_alike = [](const Segment& a, const Segment& b) {
+    return a.bucket == b.bucket && a.begin == b.begin && a.count == b.count;
+  };
+  if (kept_.size() != before.kept_.size() ||
+      !std::ranges::equal(model_.segments(), before.model_.segments(), is_alike)) {
+    return false;
+  }
+  for (std::size_t index = 0; index < counts_.size(); ++index) {
+    if (is_here(model_.segments()[index]) && !is_there(index)) return false;
+  }
+  has_begun_ = true;
+  updates_ = updates;
+  if (kept_.empty()) return true;  // servers that only add up have no state
+  std::swap(state_, before.state_);
+  std::swap(kept_, before.kept_);
+  if (!in_memory() && !before.in_memory()) std::swap(weights_, before.weights_);
+  for (std::size_t index = 0; index < counts_.size(); ++index) {
+    const Segment& segment = model_.segments()[index];
+    if (!is_there(index) || !(is_here(segment) || is_kept(segment))) continue;
+    const std::uint64_t made = before.counts_[index];
+    if (in_memory() || before.in_memory()) {
+      std::copy_n(before.array(0, segment), segment.count, array(0, segment));
+    }
+    for (std::size_t number = 0; made > updates && number < kept_.size(); ++number) {
+      std::copy_n(kept_[number].as<float>() + model_.element_index(segment), segment.count, array(number, segment));
+    }
+    counts_[index] = updates;
+  }
+  return true;
+}
+
+void DenseJob::mark_given(const StatePart& part) {
+  if (!counts_.empty()) counts_[part.segment] = 0;
+}
+
+void DenseJob::keep(const Segment& segment, std::size_t begin, std::size_t count) const {
+  for (std::size_t number = 0; number < kept_.size(); ++number) {
+    std::copy_n(array(number, segment) + begin, count,
+                kept_[number].as<float>() + model_.element_index(segment) + begin);
+  }
+}
+
+void DenseJob::record_update(std::size_t segment, std::uint32_t round) {
+  if (!counts_.empty()) counts_[segment] = updates_ + round;
+}
+
+void DenseJob::record_kept(std::size_t segment, std::uint32_t round, bool is_known) {
+  if (is_known || counts_[segment] != kNotThere) record_update(segment, round);
+}
+
 std::size_t DenseJob::bytes_needed(const ServerJoin& join, int cores, bool in_memory) {
   const std::size_t bytes = collective::value_offsets(join.bucket_elements, sizeof(float)).back();
-  const std::size_t copies = 1 + static_cast<std::size_t>(kernels::state_arrays(join.update.rule));
+  const std::size_t arrays = 1 + static_cast<std::size_t>(kernels::state_arrays(join.update.rule));
+  const bool keeps = join.elastic.kept_seconds > 0 && join.update.rule != kernels::UpdateRule::kSum;
+  const std::size_t copies = arrays * (keeps ? 2 : 1);
   if (in_memory) {
     return ServerRegion::bytes(join.bucket_elements, cores, join.size, join.is_async) +
            (join.is_async ? copies : copies - 1) * bytes;
@@ -80,7 +150,8 @@ std::size_t DenseJob::bytes_needed(const ServerJoin& join, int cores, bool in_me
     share = std::accumulate(first, first + std::min(cores, join.bins - join.first_bin), 0.0) /
             std::accumulate(join.bin_speeds.begin(), join.bin_speeds.end(), 0.0);
   }
-  const auto own = static_cast<std::size_t>(static_cast<double>(bytes) * share);
+  share += static_cast<double>(join.elastic.kept.count + join.elastic.adopted.count) / join.bins;
+  const auto own = static_cast<std::size_t>(static_cast<double>(bytes) * std::min(share, 1.0));
   const std::size_t pushes = static_cast<std::size_t>(join.size) * join.wire.frame_bytes(own / sizeof(float));
   return (copies + (join.wire.lossy() ? 1 : 0)) * own + (join.is_async ? 2 : 1) * pushes;
 }
@@ -101,7 +172,7 @@ std::span<float> DenseJob::part(const StatePart& part) {
   if (part.array > state_.size() || part.segment >= model_.segments().size()) return {};
   const Segment& segment = model_.segments()[part.segment];
   const std::size_t begin = part.piece * kPieceElements;
-  if (!is_here(segment) || begin >= segment.count) return {};
+  if (!(is_here(segment) || is_kept(segment)) || begin >= segment.count) return {};
   return {array(part.array, segment) + begin, std::min(kPieceElements, segment.count - begin)};
 }
 

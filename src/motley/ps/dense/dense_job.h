@@ -37,10 +37,18 @@ class DenseJob {
   // Memory that a job of this form takes here, in bytes.
   static std::size_t bytes_needed(const ServerJoin& join, int cores, bool in_memory);
 
-  // The part of the state, for the service's thread while no round is under way; empty if there is no such part here.
+  // The part of the state, for the service's thread while no round is under way; empty if there is no such part here,
+  // nor kept here for another server.
   std::span<float> part(const StatePart& part);
+  // The segment of this part was given to this server.
+  void mark_given(const StatePart& part);
   // The state is whole; so many updates were made before.
   void begin(std::uint64_t updates);
+  // Instead, of an elastic job: takes over the state of its epoch before, on which nobody works any more, as it was
+  // after so many updates. A segment may be one update ahead, which counts for nothing. False if a segment is not
+  // there: then the state is given to this server anew.
+  bool take_over(DenseJob& before, std::uint64_t updates);
+  bool has_begun() const { return has_begun_; }
 
   // How it stands, over channels and in memory; from any thread.
   struct Standing {
@@ -58,11 +66,20 @@ class DenseJob {
   friend class ShardTask;
   friend class DenseShardTask;
   friend class AsyncShardTask;
+  friend class ReplicaTask;
   bool is_here(const Segment& segment) const {
     return segment.bin >= join_.first_bin && segment.bin < join_.first_bin + cores_;
   }
+  // Whether its state is another server's, and kept here.
+  bool is_kept(const Segment& segment) const { return join_.elastic.kept.contains(segment.bin); }
   // A segment's weights (0) or the optimizer's state (1 and on).
   float* array(std::size_t index, const Segment& segment) const;
+  // Of an elastic job, before an update of these values: keeps them as they are.
+  void keep(const Segment& segment, std::size_t begin, std::size_t count) const;
+  // And after the segment's update of this round.
+  void record_update(std::size_t segment, std::uint32_t round);
+  // The same of another server's segment. Where nothing was kept of it, it is there once what is before an update is.
+  void record_kept(std::size_t segment, std::uint32_t round, bool is_known);
   // What a rank has pushed for a segment: its frame, or its gradient in memory.
   std::byte* pushed(std::size_t rank, std::size_t segment) const;
 
@@ -70,6 +87,7 @@ class DenseJob {
   int cores_ = 1;
   DividedModel model_;
   std::uint64_t updates_ = 0;
+  bool has_begun_ = false;
 
   std::unique_ptr<net::Region> region_;
   ServerRegion shared_;
@@ -83,13 +101,16 @@ class DenseJob {
   Pages acknowledged_;         // lossy forms: weights as workers have them; without an optimizer what answers left out
   std::vector<Pages> copies_;  // asynchronous and over channels: weights on their way to each rank, in the wire's form
   std::vector<Pages> state_;
+  std::vector<Pages> kept_;            // elastic: the weights and the state before each segment's last update
+  std::vector<std::uint64_t> counts_;  // elastic: the updates of each segment that were made, or kNotThere
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
   std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
   std::shared_ptr<JobMetrics> metrics_;
 };
 
 // A core's part of a job of either kind. `channels`: by rank, of this core.
+// `replica`: a connection to the server that keeps the core's state, or null.
 std::unique_ptr<AggregationTask> make_shard_task(std::shared_ptr<DenseJob> job, int core, Channels channels,
-                                                 TellLost lost);
+                                                 std::unique_ptr<net::Connection> replica, TellLost lost);
 
 }  // namespace motley::ps

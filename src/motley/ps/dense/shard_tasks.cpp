@@ -2,6 +2,7 @@
 // needs no looking up: it is the next one or an error.
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <functional>
 
 #include "motley/base/clock.h"
@@ -30,12 +31,12 @@ class ShardTask : public AggregationTask {
       items_.push_back({bucket, &segments[index], index});
       round.push_back({.segment = true});
     }
-    const std::size_t alone = job_->is_async() ? channels_.size() : 1;
-    for (std::size_t i = 0; i < alone; ++i) arrivals_.emplace_back(round, channels_.size() / alone, metrics_);
+    const std::size_t alone = job_->is_async() ? ranks() : 1;
+    for (std::size_t i = 0; i < alone; ++i) arrivals_.emplace_back(round, ranks() / alone, metrics_);
     if (!items_.empty()) metrics_.bucket.set(items_[0].bucket);
     if (!job_->in_memory()) {
       for (const Item& item : items_) {
-        for (std::size_t rank = 0; rank < channels_.size(); ++rank) post(item, 1, rank);
+        for (std::size_t rank = 0; rank < ranks(); ++rank) post(item, 1, rank);
       }
     }
   }
@@ -79,6 +80,7 @@ class ShardTask : public AggregationTask {
     std::size_t index;       // of the segment
   };
   virtual bool has_work() const = 0;
+  std::size_t ranks() const { return static_cast<std::size_t>(job_->join_.size); }
   // Items are counted over all rounds.
   const Item& item_at(std::uint64_t number) const { return items_[number % items_.size()]; }
   std::uint32_t to_round(std::uint64_t number) const { return static_cast<std::uint32_t>(number / items_.size()) + 1; }
@@ -92,7 +94,7 @@ class ShardTask : public AggregationTask {
   // Counts what has come over the rank's channel.
   std::uint64_t received(std::size_t rank) const {
     const std::uint64_t received = arrived(rank);
-    job_->received_[core_ * channels_.size() + rank].store(received, std::memory_order_relaxed);
+    job_->received_[core_ * ranks() + rank].store(received, std::memory_order_relaxed);
     return received;
   }
 
@@ -110,6 +112,7 @@ class ShardTask : public AggregationTask {
     const std::size_t chunk = chunk_elements();
     for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
       set_inputs(begin);
+      job_->keep(segment, begin, std::min(chunk, segment.count - begin));
       for (std::size_t array = 0; array < state.size(); ++array) {
         state[array] = job_->array(array + 1, segment) + begin;
       }
@@ -151,11 +154,21 @@ class ShardTask : public AggregationTask {
 //
 // A segment's memory is used again in the next round only after all ranks have got this round's weights, since no rank
 // starts a bucket before it has waited for it. So weights may be sent straight from where they stand.
+//
+// Where another server keeps this one's state, each update is sent there before all ranks have its weights: rank 0's
+// wait until the keeper has said that it has the state. So what all ranks have, two servers have.
 class DenseShardTask final : public ShardTask {
  public:
+  // `channels`: by rank, and then the one to the keeper where there is one.
   DenseShardTask(std::shared_ptr<DenseJob> job, int core, Channels channels, TellLost lost)
-      : ShardTask(std::move(job), core, std::move(channels), std::move(lost)),
-        announcements_(this->channels().size()) {}
+      : ShardTask(std::move(job), core, std::move(channels), std::move(lost)), announcements_(ranks()) {}
+
+  void progress(std::size_t channel) override {
+    if (channel < ranks()) return ShardTask::progress(channel);
+    if (ended(channel)) return;
+    if (const auto moved = channels_[channel]->progress(); !moved) end_channel(channel, moved.error());
+    release();
+  }
 
   bool advance() override {
     if (!has_work()) return false;
@@ -169,7 +182,7 @@ class DenseShardTask final : public ShardTask {
     } else {
       update(item);
     }
-    for (std::size_t rank = 0; rank < channels_.size(); ++rank) post(item, round() + 1, rank);
+    for (std::size_t rank = 0; rank < ranks(); ++rank) post(item, round() + 1, rank);
     metrics_.bucket.set(item_at(++taken_).bucket);
     for (std::size_t rank = 0; rank < channels_.size(); ++rank) progress(rank);
     return true;
@@ -185,7 +198,7 @@ class DenseShardTask final : public ShardTask {
           job_->shared_.bucket(item.bucket).arrived.reached(round() * static_cast<std::uint32_t>(job_->join_.size)));
     }
     bool all = true;
-    for (std::size_t rank = 0; rank < channels_.size(); ++rank) {
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
       const bool here = MOTLEY_GUARD("server-all-received", received(rank) > taken_);
       if (here && item.segment == nullptr) metrics_.step.set(announced(item.bucket, rank, round()).step);
       all = here && all;
@@ -216,7 +229,7 @@ class DenseShardTask final : public ShardTask {
 
   // All ranks have announced the bucket: what coefficients their gradients get.
   bool begin_bucket(const Item& item) {
-    for (std::size_t rank = 0; rank < channels_.size(); ++rank) {
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
       announcements_[rank] = announced(item.bucket, rank, round());
     }
     const auto mean = weigh(item.bucket, announcements_);
@@ -228,14 +241,16 @@ class DenseShardTask final : public ShardTask {
     metrics_.step.set(answer_.step);
     if (job_->claimed()) {
       times_.clear();
-      for (std::size_t rank = 0; rank < channels_.size(); ++rank) times_.push_back(time_in_memory(rank, item.bucket));
+      for (std::size_t rank = 0; rank < ranks(); ++rank) times_.push_back(time_in_memory(rank, item.bucket));
     } else {
       rank_arrivals(0).begun(taken_);
     }
     if (!job_->in_memory()) {
-      for (const auto& channel : channels_) {
-        channel->post_owned(kServerAnnounce, channel_tag(round(), item.bucket), copy_bytes(std::span(&answer_, 1)));
+      for (std::size_t rank = has_keeper() ? 1 : 0; rank < ranks(); ++rank) {
+        channels_[rank]->post_owned(kServerAnnounce, channel_tag(round(), item.bucket),
+                                    copy_bytes(std::span(&answer_, 1)));
       }
+      if (has_keeper()) hold({channel_tag(round(), item.bucket), answer_, {}});
     }
     return true;
   }
@@ -267,6 +282,7 @@ class DenseShardTask final : public ShardTask {
             lossy ? join.wire.input(frame, segment.count, begin) : kernels::WireInput{frame + begin * width, format};
       }
     });
+    job_->record_update(item.index, round());
     if (job_->claimed()) {
       count_update(metrics_, *std::ranges::min_element(times_), monotonic_seconds());
     } else {
@@ -279,13 +295,51 @@ class DenseShardTask final : public ShardTask {
       return;
     }
     const std::size_t answer_bytes = job_->answer_form_.frame_bytes(segment.count);
-    metrics_.bytes_in.add(channels_.size() * join.wire.frame_bytes(segment.count));
-    metrics_.bytes_out.add(channels_.size() * answer_bytes);
+    metrics_.bytes_in.add(ranks() * join.wire.frame_bytes(segment.count));
+    metrics_.bytes_out.add(ranks() * answer_bytes);
     if (lossy) answer_lossily(item);
     const std::byte* values = answer != nullptr ? answer : reinterpret_cast<std::byte*>(job_->array(0, segment));
-    for (const auto& channel : channels_) {
-      channel->post_send(kServerWeights, channel_tag(round(), item.index), {values, answer_bytes});
+    const std::uint64_t tag = channel_tag(round(), item.index);
+    for (std::size_t rank = has_keeper() ? 1 : 0; rank < ranks(); ++rank) {
+      channels_[rank]->post_send(kServerWeights, tag, {values, answer_bytes});
     }
+    if (!has_keeper()) return;
+    net::Connection& keeper = *channels_.back();
+    for (std::size_t number = 0; number <= job_->state_.size(); ++number) {
+      keeper.post_send(static_cast<std::uint16_t>(kServerState + number), tag,
+                       std::as_bytes(std::span(job_->array(number, segment), segment.count)));
+    }
+    expect(ranks(), kServerKept, tag, {});
+    ++sent_to_keeper_;
+    hold({tag, {}, {values, answer_bytes}});
+    progress(ranks());
+  }
+
+  bool has_keeper() const { return channels_.size() > ranks() && !ended(ranks()); }
+  // For rank 0, after what is held already.
+  struct Held {
+    std::uint64_t tag = 0;
+    Announcement announcement;          // of a bucket, or
+    std::span<const std::byte> values;  // the weights of a segment
+  };
+  void hold(Held held) {
+    held_.push_back(held);
+    release();
+  }
+  // All of it where the keeper is lost: then this server is there, and has the state.
+  void release() {
+    const std::uint64_t kept = sent_to_keeper_ - (has_keeper() ? channels_.back()->pending_receives() : 0);
+    for (; !held_.empty(); held_.pop_front()) {
+      const Held& next = held_.front();
+      if (next.values.empty()) {
+        channels_[0]->post_owned(kServerAnnounce, next.tag, copy_bytes(std::span(&next.announcement, 1)));
+        continue;
+      }
+      if (released_ == kept) break;
+      ++released_;
+      channels_[0]->post_send(kServerWeights, next.tag, next.values);
+    }
+    ShardTask::progress(0);
   }
 
   // The sum of a segment's sparse pushes.
@@ -336,6 +390,10 @@ class DenseShardTask final : public ShardTask {
   float scale_ = 0;
   Announcement answer_;
   std::vector<double> times_;  // of a claimed job: when ranks came, by rank
+
+  std::deque<Held> held_;             // until the keeper has the state of this and what was before
+  std::uint64_t sent_to_keeper_ = 0;  // segments
+  std::uint64_t released_ = 0;
 
   std::vector<float> sum_;     // of a segment's sparse pushes
   std::vector<float> change_;  // of a segment's weights, that workers do not know of
@@ -521,7 +579,8 @@ class AsyncShardTask final : public ShardTask {
 };
 
 std::unique_ptr<AggregationTask> make_shard_task(std::shared_ptr<DenseJob> job, int core, Channels channels,
-                                                 TellLost lost) {
+                                                 std::unique_ptr<net::Connection> replica, TellLost lost) {
+  if (replica) channels.push_back(std::move(replica));
   if (job->is_async()) {
     return std::make_unique<AsyncShardTask>(std::move(job), core, std::move(channels), std::move(lost));
   }

@@ -81,6 +81,13 @@ void DividedModel::fold_bins(int cores) {
   for (Segment& segment : map_.segments) segment.bin %= cores;
 }
 
+void DividedModel::move_bins(int first, int count, int to_first, int to_count) {
+  for (Segment& segment : map_.segments) {
+    const bool is_in = segment.bin >= first && segment.bin < first + count;
+    if (is_in) segment.bin = to_first + (segment.bin - first) % to_count;
+  }
+}
+
 std::vector<std::size_t> DividedModel::frame_offsets(const collective::WireForm& form) const {
   std::vector<std::size_t> offsets = {0};
   for (const Segment& segment : segments()) {

@@ -53,6 +53,8 @@ class DividedModel {
   void divide(std::size_t chunk_bytes, int bins, std::span<const double> bin_speeds);
   // Of the segments with these bins only this rank's servers are of interest, which have so many cores.
   void fold_bins(int cores);
+  // The segments of `count` bins from `first` on go around so many others.
+  void move_bins(int first, int count, int to_first, int to_count);
 
   const std::vector<std::uint64_t>& bucket_elements() const { return bucket_elements_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }

@@ -53,11 +53,13 @@ bool is_sensible(const ServerJoin& join) {
   const bool density_fits = join.wire.type == collective::WireType::kTopK
                                 ? join.wire.density > 0 && join.wire.density <= collective::kLargestDensity
                                 : std::bit_cast<std::uint64_t>(join.wire.density) == 0;
-  const bool may_lose = !join.is_async && racks.empty() && !racks.between_servers;
+  const bool is_plain = !join.is_async && racks.empty() && !racks.between_servers;
+  const bool is_elastic = join.elastic.kept_seconds > 0;
+  const bool wire_fits = !join.wire.lossy() || (is_plain && !is_elastic);
   const auto& buckets = join.bucket_elements;
   const std::uint64_t elements = std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0});
-  return racks_fit && speeds_fit && density_fits && (may_lose || !join.wire.lossy()) && join.first_bin < join.bins &&
-         !buckets.empty() && elements <= kMaxElements &&
+  return racks_fit && speeds_fit && density_fits && wire_fits && (is_plain || !is_elastic) &&
+         join.first_bin < join.bins && !buckets.empty() && elements <= kMaxElements &&
          (!join.is_async || join.update.rule != kernels::UpdateRule::kSum);
 }
 
@@ -114,6 +116,21 @@ void fields(Archive& archive, RackPlan& plan) {
 }
 
 template <class Archive>
+void fields(Archive& archive, BinRange& range) {
+  archive.required("first", range.first, NumberIs::between(0, kMaxBins));
+  archive.required("count", range.count, NumberIs::between(0, kMaxBins));
+}
+
+template <class Archive>
+void fields(Archive& archive, ElasticJoin& elastic) {
+  archive.required("kept_seconds", elastic.kept_seconds, NumberIs::between(0, kMaxRendezvousSeconds));
+  archive.required("updates", elastic.updates);
+  archive.required("kept", elastic.kept);
+  archive.required("keeper", elastic.keeper);
+  archive.required("adopted", elastic.adopted);
+}
+
+template <class Archive>
 void fields(Archive& archive, ServerJoin& join) {
   archive.required("size", join.size, NumberIs::between(1, kMaxRanks));
   archive.required("bins", join.bins, NumberIs::between(1, kMaxBins));
@@ -135,6 +152,7 @@ void fields(Archive& archive, ServerJoin& join) {
   archive.required("bucket_elements", join.bucket_elements, NumberIs::between(0, kMaxElements));
   archive.required("bin_speeds", join.bin_speeds, NumberIs::kPositive);
   archive.required("racks", join.racks);
+  archive.required("elastic", join.elastic);
 }
 
 template <class Archive>
@@ -144,6 +162,7 @@ void fields(Archive& archive, ServerJoined& joined) {
   archive.required("may_spin", joined.may_spin);
   archive.required("bins", joined.bins, NumberIs::between(0, kMaxBins));
   archive.required("cores", joined.cores, NumberIs::between(0, kMaxBins));
+  archive.required("has_state", joined.has_state);
 }
 
 std::vector<std::byte> encode(const ServerInfo& info) {

@@ -25,8 +25,9 @@ inline constexpr int kMaxRanks = 4096;  // of a job
 
 // Purposes of connections to a server, as the handshake tells them apart.
 inline constexpr std::uint32_t kServerControl = 0x2000;
-inline constexpr std::uint32_t kServerChannel = 0x2100;     // plus the core
-inline constexpr std::uint32_t kServerProbe = 0x3000;       // whose frames are sent back, to measure the link
+inline constexpr std::uint32_t kServerChannel = 0x2100;  // plus the core
+inline constexpr std::uint32_t kServerReplica = 0x4000;  // plus the core, from a server to the one that keeps its state
+inline constexpr std::uint32_t kServerProbe = 0x3000;    // whose frames are sent back, to measure the link
 inline constexpr std::size_t kProbeFrameBytes = 256 << 10;  // of a probe's frame, at most
 inline constexpr std::size_t kProbeFrames = 4;              // of a probe that are under way, at most
 
@@ -42,11 +43,13 @@ enum ServerFrame : std::uint16_t {
   kServerMissing,           // worker: whom do you wait for? Server: these ranks, u32 each
   kServerReceived = 0x220,  // rack's server: how much has come from your rack? Server: a ReceivedFrom each
   kServerAnnounce =
-      0x2001,      // channel, both ways: an Announcement, or from the server of an asynchronous job, after the
-                   // bucket's weights, the rounds that each rank has in them, u32 each; tag: round and bucket
-  kServerPush,     // channel, worker: a segment's gradient; tag: round and segment
-  kServerWeights,  // channel, server: a segment's new weights; tag: round and segment
-  kServerWakeup,   // channel, worker: look at the shared memory
+      0x2001,             // channel, both ways: an Announcement, or from the server of an asynchronous job, after the
+                          // bucket's weights, the rounds that each rank has in them, u32 each; tag: round and bucket
+  kServerPush,            // channel, worker: a segment's gradient; tag: round and segment
+  kServerWeights,         // channel, server: a segment's new weights; tag: round and segment
+  kServerWakeup,          // channel, worker: look at the shared memory
+  kServerKept,            // replica, its keeper: the segment's state is here; tag: round and segment; 0: begin
+  kServerState = 0x2100,  // replica, plus the array's number as in StatePart: a segment's; tag: round and segment
   kServerProbeFrame = 0x3001,  // probe, both ways
 };
 
@@ -80,6 +83,28 @@ struct RackPlan {
 // rank.
 Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<const int> rank_racks, int size);
 
+// Some cores of one server, counted over all servers.
+struct BinRange {
+  int first = 0;
+  int count = 0;
+  bool contains(int bin) const { return bin >= first && bin < first + count; }
+  bool operator==(const BinRange&) const = default;
+};
+
+// Of a job whose ranks come and go. Its ranks join anew in each epoch, with one more than before in their connections'
+// identity, and the weights and the optimizer's state are taken over from the epoch before, as they were after so many
+// updates.
+struct ElasticJoin {
+  double kept_seconds = 0;    // for which the server keeps the state while no rank is there; 0: ranks do not change
+  std::uint64_t updates = 0;  // that all ranks have: what was begun after them counts for nothing
+  // Where servers keep each other's state: of which this one keeps it; who keeps this one's ("host:port"; empty:
+  // nobody); and those of a lost server, which it has instead.
+  BinRange kept;
+  std::string keeper;
+  BinRange adopted;
+  bool operator==(const ElasticJoin&) const = default;
+};
+
 struct ServerJoin {
   int size = 1;       // ranks of the job
   int bins = 1;       // cores of all servers that the job uses
@@ -94,14 +119,16 @@ struct ServerJoin {
   std::string host_id;
   net::RegionAddress region;  // of this rank's gradients; nowhere where it does not share memory
   RackPlan racks;             // where not empty, the server knows bins and cores better than the rank
+  ElasticJoin elastic;
 };
 
 struct ServerJoined {
   net::RegionAddress region;  // of the server, for this job; nowhere: gradients go over the channels
   std::uint64_t region_bytes = 0;
   bool may_spin = false;
-  int bins = 0;   // with racks: cores of all servers that the job uses, and
-  int cores = 0;  // of this one, where the rank's segments go: that of bin b to core b mod cores
+  int bins = 0;            // with racks: cores of all servers that the job uses, and
+  int cores = 0;           // of this one, where the rank's segments go: that of bin b to core b mod cores
+  bool has_state = false;  // of the epoch before; else the ranks load it
 };
 
 // How many frames a rack's server has had from a rank of its rack.

@@ -27,6 +27,7 @@ using net::Connection;
 constexpr double kLastWordsSeconds = 2;
 constexpr double kGraceSeconds = 1;  // for a rank whose channel has ended to say that it leaves
 constexpr double kWatchSeconds = 0.25;
+constexpr double kKeeperSeconds = 5;  // for another server to be reached that is to keep a job's state
 // A control connection's frames that are taken at a time, and its answers that may wait before more are.
 constexpr int kMaxRequests = 64;
 constexpr std::size_t kMaxAnswers = 16;
@@ -87,6 +88,7 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
   if (a.is_async != b.is_async) return differ("whether ranks may be at different steps", a.is_async, b.is_async);
   if (a.wire != b.wire) return differ("the type on the wire", to_string(a.wire), to_string(b.wire));
+  if (a.elastic != b.elastic) return differ("the number of updates", a.elastic.updates, b.elastic.updates);
   const auto& [left, right] = std::tie(a.bucket_elements, b.bucket_elements);
   if (left.size() != right.size()) return differ("the number of buckets", left.size(), right.size());
   if (const auto [x, y] = std::ranges::mismatch(left, right); x != left.end()) {
@@ -159,6 +161,7 @@ void Service::run() {
     wait_for_events();
     for (auto& [number, job] : jobs_) {
       if (const Status status = receive_from_racks(*job); !status) end(*job, status.error());
+      receive_from_keeper(*job);
       for (const auto& [rank, from] : job->ranks) {
         if (const Status status = receive_from(*job, rank); !status) {
           end(*job, status.error());
@@ -179,15 +182,8 @@ void Service::run() {
     acceptor_.step([this](net::Acceptor::PendingConnection pending) { admit(std::move(pending)); });
     const std::size_t jobs_before = jobs_.size();
     std::erase_if(jobs_, [&](const auto& entry) {
-      const Job& job = *entry.second;
-      const bool over = std::ranges::all_of(std::views::values(job.ranks),
-                                            [](const Rank& rank) { return rank.left || !rank.control; });
-      if (over) {
-        for (const auto& core : cores_) core->remove(job.number);
-        metrics_->remove(job.metrics.get());
-        if (!job.ranks.empty()) metrics_->jobs_left.add(1);
-        spdlog::info("job '{}' has ended", job.name);
-      }
+      const bool over = is_over(*entry.second);
+      if (over) forget(*entry.second);
       return over;
     });
     if (jobs_.size() != jobs_before) choose_spinning();
@@ -198,6 +194,72 @@ void Service::run() {
   }
   jobs_.clear();
   cores_.clear();
+}
+
+// Whether its ranks come and go.
+bool Service::is_elastic(const Job& job) {
+  const auto says_so = [](const Rank& rank) { return rank.join && rank.join->elastic.kept_seconds > 0; };
+  return job.before || std::ranges::any_of(std::views::values(job.ranks), says_so);
+}
+
+bool Service::is_deserted(const Job& job) {
+  return std::ranges::all_of(std::views::values(job.ranks),
+                             [](const Rank& rank) { return rank.left || !rank.control; });
+}
+
+// Between two epochs of an elastic job there may be nobody for a moment. Who leaves it in order says that all is done.
+bool Service::is_over(Job& job) const {
+  if (!is_deserted(job)) {
+    job.deserted_at = 0;
+    return false;
+  }
+  if (!is_elastic(job) || std::ranges::any_of(std::views::values(job.ranks), &Rank::left)) return true;
+  const double now = monotonic_seconds();
+  if (job.deserted_at == 0) job.deserted_at = now;
+  double kept = 0;
+  for (const Rank& rank : std::views::values(job.ranks)) {
+    if (rank.join) kept = rank.join->elastic.kept_seconds;
+  }
+  return now >= job.deserted_at + kept;
+}
+
+void Service::forget(const Job& job) {
+  for (const auto& core : cores_) {
+    core->remove(job.number);
+    for (const std::uint64_t task : job.kept) core->remove(task);
+  }
+  metrics_->remove(job.metrics.get());
+  if (!job.ranks.empty()) metrics_->jobs_left.add(1);
+  spdlog::info("job '{}' has ended", job.name);
+}
+
+// Nothing of the epoch before is worked on any more, nor read from its connections: its state waits for the ranks of
+// the new one. They are still to come; who of them has not noticed yet is told.
+void Service::begin_epoch(Job& job, const Claim& claim) {
+  job.links.reset();
+  for (const auto& core : cores_) {
+    for (const std::uint64_t task : job.kept) core->remove(task);
+    core->remove_now(job.number);
+  }
+  job.kept.clear();
+  job.replicas.clear();
+  metrics_->remove(job.metrics.get());
+  job.metrics.reset();
+  if (job.dense && job.dense->has_begun()) job.before = std::move(job.dense);
+  job.dense.reset();
+  for (Rank& rank : std::views::values(job.ranks)) {
+    if (!rank.control || rank.left) continue;
+    turn_away(
+        std::move(rank.control),
+        {ErrorCode::kPeerLost, fmt::format("epoch {} of job '{}' has begun", claim.identity.epoch, job.name), -1});
+  }
+  job.ranks.clear();
+  job.shared.clear();
+  job.watch = {};
+  job.claim = claim;
+  auto entry = jobs_.extract(job.number);  // what was noticed of the old channels is about another number
+  entry.key() = job.number = next_job_++;
+  jobs_.insert(std::move(entry));
 }
 
 // Whether a connection's last words are said. The other end closes first: closed here with something unread, the
@@ -222,6 +284,7 @@ void Service::judge_lost() {
     Job& job = *found->second;
     const auto rank = job.ranks.find(lost.error.rank);
     if (rank != job.ranks.end() && rank->second.left) return true;
+    if (is_elastic(job) && lost.error.code == ErrorCode::kPeerLost) return true;  // ranks find out themselves
     if (monotonic_seconds() < lost.settle_at) return false;
     end(job, is_between_racks(job) ? Error{lost.error.code, "racks: " + lost.error.message, -1} : lost.error);
     return true;
@@ -302,6 +365,8 @@ void Service::admit(net::Acceptor::PendingConnection pending) {
     if (!admitted) refuse(std::move(connection), admitted.error().message);
   } else if (pending.claim.identity.purpose == kServerControl) {
     admit_control(pending.claim, std::move(connection));
+  } else if (pending.claim.identity.purpose >= kServerReplica) {
+    admit_replica(pending.claim, std::move(connection));
   } else if (pending.claim.identity.purpose == kServerProbe) {
     probes_.push_back(std::move(connection));
   } else {
@@ -351,10 +416,21 @@ Service::Job* Service::find_job(const std::string& tenant, const std::string& na
 void Service::admit_control(const Claim& claim, std::unique_ptr<Connection> connection) {
   const std::string name = claim.identity.tenant + "/" + claim.identity.job;
   Job* job = find_job(claim.identity.tenant, claim.identity.job);
+  if (job != nullptr && job->claim.identity.session != claim.identity.session && is_elastic(*job) &&
+      is_deserted(*job)) {
+    forget(*job);
+    jobs_.erase(job->number);
+    job = nullptr;
+  }
   if (job != nullptr && job->claim.identity.session != claim.identity.session) {
     return refuse(std::move(connection),
                   fmt::format("a job '{}' is running here already; give this one another name", name));
   }
+  if (job != nullptr && claim.identity.epoch < job->claim.identity.epoch) {
+    return refuse(std::move(connection), fmt::format("epoch {} of job '{}' has begun; this is epoch {}",
+                                                     job->claim.identity.epoch, name, claim.identity.epoch));
+  }
+  if (job != nullptr && claim.identity.epoch > job->claim.identity.epoch && is_elastic(*job)) begin_epoch(*job, claim);
   const int rank = claim.identity.rank;
   if (rank < 0 || rank >= kMaxRanks) {
     return refuse(std::move(connection), fmt::format("rank {} is not one from 0 to {}", rank, kMaxRanks - 1));
@@ -394,17 +470,75 @@ void Service::admit_channel(const Claim& claim, std::unique_ptr<Connection> conn
   const int rank = claim.identity.rank;
   Job* job = find_job(claim.identity.tenant, claim.identity.job);
   const bool awaited = job != nullptr && job->claim.identity.session == claim.identity.session &&
+                       job->claim.identity.epoch == claim.identity.epoch &&
                        (job->dense || (job->rack && job->rack->ready())) && job->ranks.contains(rank) &&
                        job->ranks[rank].join && core < cores_.size() && !job->shared[core] &&
                        !job->ranks[rank].channels[core];
   if (!awaited) return refuse(std::move(connection), "there is no such channel");
   job->ranks[rank].channels[core] = std::move(connection);
+  share_if_complete(*job, core);
+}
+
+// Once all channels of this core are there, and the one to the keeper where there is to be one.
+void Service::share_if_complete(Job& job, std::size_t core) {
   const auto is_complete = [&](const Rank& other) { return !other.join || other.channels[core] != nullptr; };
-  if (std::ranges::all_of(std::views::values(job->ranks), is_complete)) {
-    job->shared[core] = true;
-    const std::string& tenant = job->claim.identity.tenant;
-    cores_[core]->add(job->number, make_shard_task(*job, core), tenant, tenants_.find(tenant).share);
+  if (job.links || !std::ranges::all_of(std::views::values(job.ranks), is_complete)) return;
+  job.shared[core] = true;
+  const std::string& tenant = job.claim.identity.tenant;
+  cores_[core]->add(job.number, make_shard_task(job, core), tenant, tenants_.find(tenant).share);
+}
+
+// Of an elastic job, whose state another server is to keep.
+Status Service::find_keeper(Job& job, const ServerJoin& join) {
+  if (join.elastic.keeper.empty()) return {};
+  MOTLEY_ASSIGN(const net::Endpoint keeper, net::parse_endpoint(join.elastic.keeper));
+  ReplicaLinks::Options options{.keeper = keeper,
+                                .token = tenants_.find(job.claim.identity.tenant).token,
+                                .claim = job.claim,
+                                .cores = used_cores(join),
+                                .seconds = std::min(join.elastic.kept_seconds, kKeeperSeconds),
+                                .payload_checksum = options_.payload_checksum,
+                                .encryption = options_.encryption};
+  job.links = std::make_unique<ReplicaLinks>(std::move(options), [this] { waits_.wake(); });
+  return {};
+}
+
+void Service::receive_from_keeper(Job& job) {
+  if (!job.links || !job.links->over()) return;
+  auto links = job.links->take();
+  job.links.reset();
+  if (links) {
+    job.replicas = std::move(*links);
+  } else {
+    spdlog::warn("job '{}': no other server keeps its state: {}", job.name, links.error().message);
   }
+  for (std::size_t core = 0; core < job.shared.size(); ++core) {
+    if (!job.shared[core] && !job.ranks.empty()) share_if_complete(job, core);
+  }
+}
+
+// Another server of an elastic job, whose state this one keeps. It asks again where it comes too early.
+void Service::admit_replica(const Claim& claim, std::unique_ptr<Connection> connection) {
+  const auto core = static_cast<int>(claim.identity.purpose - kServerReplica);
+  Job* job = find_job(claim.identity.tenant, claim.identity.job);
+  const bool is_awaited = job != nullptr && job->claim.identity.session == claim.identity.session &&
+                          job->claim.identity.epoch == claim.identity.epoch && job->dense &&
+                          core < job->ranks.begin()->second.join->elastic.kept.count;
+  if (!is_awaited) return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such replica", -1});
+  const std::uint64_t task = next_job_++;
+  job->kept.push_back(task);
+  const std::string& tenant = job->claim.identity.tenant;
+  cores_[static_cast<std::size_t>(core) % cores_.size()]->add(
+      task, make_replica_task(job->dense, core, std::move(connection), tell_lost(job->number)), tenant,
+      tenants_.find(tenant).share);
+}
+
+TellLost Service::tell_lost(std::uint64_t job) {
+  return [this, job](Error error) {
+    const std::lock_guard lock(mutex_);
+    lost_.push_back({job, std::move(error), monotonic_seconds() + kGraceSeconds});
+    waits_.wake();
+  };
 }
 
 // All channels of this core are there.
@@ -413,13 +547,11 @@ std::unique_ptr<AggregationTask> Service::make_shard_task(Job& job, std::size_t 
   for (Rank& rank : std::views::values(job.ranks)) {
     if (rank.join) channels.push_back(std::move(rank.channels[core]));
   }
-  const auto lost = [this, number = job.number](Error error) {
-    const std::lock_guard lock(mutex_);
-    lost_.push_back({number, std::move(error), monotonic_seconds() + kGraceSeconds});
-    waits_.wake();
-  };
+  const TellLost lost = tell_lost(job.number);
   if (job.rack) return make_rack_task(job.rack, static_cast<int>(core), std::move(channels), lost);
-  return ps::make_shard_task(job.dense, static_cast<int>(core), std::move(channels), lost);
+  std::unique_ptr<Connection> replica;
+  if (core < job.replicas.size()) replica = std::move(job.replicas[core]);
+  return ps::make_shard_task(job.dense, static_cast<int>(core), std::move(channels), std::move(replica), lost);
 }
 
 // What the server of a rack is called: by its address, which those that have joined know.
@@ -443,6 +575,10 @@ Status Service::receive_from(Job& job, int rank) {
       const Error& error = message ? moved.error() : message.error();
       if (is_between_racks(job)) {
         return fail(ErrorCode::kServerLost, "the {} was lost: {}", rack_server(job, rank), error.message);
+      }
+      if (is_elastic(job)) {  // the others begin another epoch
+        from.control.reset();
+        break;
       }
       return fail(
           Error{ErrorCode::kPeerLost, fmt::format("rank {} of job '{}': {}", rank, job.name, error.message), rank});
@@ -476,6 +612,7 @@ Status Service::handle(Job& job, int rank, const net::Message& message) {
       const std::span<float> part = job.dense->part(StatePart::of(message.header.tag));
       if (part.empty() || part.size_bytes() != message.payload.size()) return wrong("there is no such part");
       std::memcpy(part.data(), message.payload.data(), message.payload.size());
+      job.dense->mark_given(StatePart::of(message.header.tag));
       return {};
     }
     case kServerLoaded: {
@@ -483,7 +620,9 @@ Status Service::handle(Job& job, int rank, const net::Message& message) {
       from.loaded = true;
       if (rank == 0) job.dense->begin(message.header.tag);
       if (std::ranges::all_of(std::views::values(job.ranks), &Rank::loaded)) {
-        for (Rank& other : std::views::values(job.ranks)) say(*other.control, kServerLoaded, 0, {});
+        for (Rank& other : std::views::values(job.ranks)) {
+          if (other.control) say(*other.control, kServerLoaded, 0, {});
+        }
       }
       return {};
     }
@@ -552,8 +691,15 @@ Status Service::join(Job& job, int newest) {
     }
   }
   MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions)));
+  if (job.before && job.dense->take_over(*job.before, join.elastic.updates)) {
+    for (Rank& rank : std::views::values(job.ranks)) rank.loaded = true;
+  }
+  job.before.reset();
+  MOTLEY_TRY(find_keeper(job, join));
   count_in(job, job.dense->metrics(), bytes);
-  announce_joined(job, {.region = job.dense->region_address(), .region_bytes = job.dense->region_bytes()});
+  announce_joined(job, {.region = job.dense->region_address(),
+                        .region_bytes = job.dense->region_bytes(),
+                        .has_state = job.dense->has_begun()});
   spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
                format_bytes(static_cast<double>(collective::value_offsets(join.bucket_elements, sizeof(float)).back())),
                join.bucket_elements.size(), in_memory ? "in shared memory" : "over TCP");
@@ -589,7 +735,7 @@ void Service::announce_joined(Job& job, ServerJoined joined) {
   for (Rank& rank : std::views::values(job.ranks)) {
     if (!rank.join) continue;
     rank.channels.resize(cores_.size());
-    say(*rank.control, kServerJoined, 0, encode(joined));
+    if (rank.control) say(*rank.control, kServerJoined, 0, encode(joined));
   }
 }
 
@@ -658,7 +804,10 @@ std::vector<ReceivedFrom> Service::received_in_rack(const Job& between) const {
 void Service::end(Job& job, const Error& error) {
   spdlog::warn("job '{}' has failed: {}", job.name, error.message);
   metrics_->jobs_failed.add(1);
-  for (const auto& core : cores_) core->remove(job.number);
+  for (const auto& core : cores_) {
+    core->remove(job.number);
+    for (const std::uint64_t task : job.kept) core->remove(task);
+  }
   if (job.rack) {
     for (auto& control : job.rack->take_controls()) turn_away(std::move(control), error);
   }

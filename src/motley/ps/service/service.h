@@ -19,6 +19,7 @@
 #include "motley/ps/dense/aggregation_thread.h"
 #include "motley/ps/dense/dense_job.h"
 #include "motley/ps/dense/rack_job.h"
+#include "motley/ps/dense/replica.h"
 #include "motley/ps/embedding/sparse_service.h"
 #include "motley/ps/service/metrics.h"
 #include "motley/ps/tenants/tenants.h"
@@ -85,11 +86,16 @@ class Service {
     std::uint64_t number = 0;
     std::string name;             // "tenant/job"
     net::Claim claim;             // of who came first
-    std::map<int, Rank> ranks;    // that have come
+    std::map<int, Rank> ranks;    // that have come; of an elastic job those that are gone have no connection
     std::shared_ptr<void> place;  // as the tenant's jobs are counted
     std::shared_ptr<DenseJob> dense;
-    std::shared_ptr<RackJob> rack;  // instead, where this server is that of a rack
-    std::vector<bool> shared;       // by core: its share was handed over
+    std::shared_ptr<DenseJob> before;     // of an elastic job's epoch before, until all ranks of this one have joined
+    double deserted_at = 0;               // since when no rank of an elastic job is there; 0: one is
+    std::shared_ptr<RackJob> rack;        // instead, where this server is that of a rack
+    std::vector<bool> shared;             // by core: its share was handed over
+    std::unique_ptr<ReplicaLinks> links;  // to the keeper of an elastic job's state, until they are there
+    Channels replicas;                    // then these, by core; empty: there is no keeper
+    std::vector<std::uint64_t> kept;      // numbers of the tasks that keep another server's state
     std::unique_ptr<MemoryQuota::Lease> memory;
     std::shared_ptr<JobMetrics> metrics;
     StallWatch watch;
@@ -129,6 +135,11 @@ class Service {
   }
   static std::string rack_server(const Job& job, int rack);
   static std::optional<int> announced_size(const Job& job);
+  static bool is_elastic(const Job& job);
+  static bool is_deserted(const Job& job);
+  bool is_over(Job& job) const;
+  void forget(const Job& job);
+  void begin_epoch(Job& job, const net::Claim& claim);
   int used_cores(const ServerJoin& join) const;
   Status take_memory(Job& job, std::size_t bytes);
   void count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes);
@@ -136,6 +147,11 @@ class Service {
   void announce_joined(Job& job, ServerJoined joined);
   std::vector<ReceivedFrom> received_in_rack(const Job& between) const;
   std::unique_ptr<AggregationTask> make_shard_task(Job& job, std::size_t core);
+  TellLost tell_lost(std::uint64_t job);
+  void share_if_complete(Job& job, std::size_t core);
+  void admit_replica(const net::Claim& claim, std::unique_ptr<net::Connection> connection);
+  Status find_keeper(Job& job, const ServerJoin& join);
+  void receive_from_keeper(Job& job);
   void end(Job& job, const Error& error);
   Job* find_job(const std::string& tenant, const std::string& name) const;  // null: there is none
   void refuse(std::unique_ptr<net::Connection> connection, const std::string& why);

@@ -160,6 +160,7 @@ struct GradientSyncSpec {
   std::string token_file;
   std::string tenant = "local";
   std::string placement = "auto";
+  std::string replication = "auto";
   std::vector<std::int64_t> racks;
   std::int64_t server_threads = 0;
   double chunk_size = 32 << 10;  // bytes

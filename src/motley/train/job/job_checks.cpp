@@ -71,14 +71,24 @@ Status check_elastic(const Job& job) {
   const std::string& text = job.execution.elastic;
   if (text.empty()) return {};
   MOTLEY_ASSIGN(const ExecutionSpec::Range range, ExecutionSpec::parse_elastic(text));
+  const GradientSyncSpec& sync = job.gradient_sync;
   return check(
       {{job.execution.workers > range.max,
         fmt::format("workers: {}; accepted with elastic {}: up to {}", job.execution.workers, text, range.max)},
        {!job.execution.plan.empty(), "plan: given; accepted with elastic: none, data parallelism"},
        {job.execution.device != "cpu", fmt::format("device: {}; accepted with elastic: cpu", job.execution.device)},
-       {job.gradient_sync.method == "parameter-server" || !job.gradient_sync.servers.empty(),
-        "gradient_sync.method: parameter-server; accepted with elastic: ring, shared-memory, tcp-ring, or auto without "
-        "gradient_sync.servers"},
+       {sync.method == "auto" && !sync.servers.empty(),
+        "gradient_sync.method: auto, with gradient_sync.servers; accepted with elastic: parameter-server, or auto "
+        "without gradient_sync.servers"},
+       {sync.consistency != "bsp",
+        fmt::format("gradient_sync.consistency: {}; accepted with elastic: bsp", sync.consistency)},
+       {sync.placement == "colocated" || sync.placement == "hierarchical" || !sync.racks.empty(),
+        fmt::format("gradient_sync.placement: {}{}; accepted with elastic: auto, central, sharded, without "
+                    "gradient_sync.racks",
+                    sync.placement, sync.racks.empty() ? "" : " with gradient_sync.racks")},
+       {sync.comm_dtype == "int8" || sync.comm_dtype == "top-k" || sync.comm_dtype == "auto",
+        fmt::format("gradient_sync.comm_dtype: {}; accepted with elastic: float32, bfloat16 and float16",
+                    sync.comm_dtype)},
        {has_served_table(job), "embedding.placement: server; accepted with elastic: replicated"},
        {job.batch_split.mode == "work-queue" || job.batch_split.mode == "replay",
         fmt::format("batch_split.mode: {}; accepted with elastic: dynamic, equal, fixed", job.batch_split.mode)}});

@@ -32,8 +32,9 @@ namespace {
 constexpr char kErrorMark = '\x02';
 
 constexpr double kServerStartSeconds = 30;
-constexpr double kPartSeconds = 30;  // of an elastic run, between the first worker that is done and the last
-constexpr int kMaxRestarts = 3;      // after a parameter server was lost
+constexpr double kPartSeconds = 30;    // of an elastic run, between the first worker that is done and the last
+constexpr int kMaxRestarts = 3;        // after a parameter server was lost
+constexpr double kStoppedSeconds = 1;  // after which a server that is stopped (SIGSTOP) counts as lost
 
 // A process and the pipe of its output, both of which end with this object, whatever way the launcher leaves.
 struct Worker {
@@ -79,6 +80,12 @@ std::vector<std::string> environment_with(const std::vector<std::string>& variab
     if (std::ranges::none_of(variables, is_own)) environment.push_back(text);
   }
   return environment;
+}
+
+bool is_stopped(pid_t process) {
+  const auto stat = read_file(fmt::format("/proc/{}/stat", process), 4096);
+  const std::size_t name_end = stat ? stat->rfind(')') : std::string::npos;
+  return name_end != std::string::npos && stat->compare(name_end, 3, ") T") == 0;
 }
 
 std::string launcher_variable() {
@@ -293,6 +300,7 @@ class Launch {
       wait_for_news();
       follow_stops();
       for (auto worker = workers_.begin(); worker != workers_.end(); ++worker) follow(*worker);
+      MOTLEY_TRY(follow_server());
       if (monotonic_seconds() >= kill_at_ && killed_at_ == kNever) {
         killed_at_ = monotonic_seconds();
         for (const Worker& worker : workers_) worker.signal(SIGKILL);
@@ -316,13 +324,36 @@ class Launch {
     const std::filesystem::path address_file = run_.folder() / "logs" / "server.address";
     std::error_code ignored;
     std::filesystem::remove(address_file, ignored);
-    std::vector<std::string> arguments = options_.server_arguments;
-    arguments.insert(arguments.end(), {"--address-file", address_file.string()});
-    MOTLEY_TRY(start_worker(server_, options_.program, arguments, server_log(),
-                            environment_with({launcher_variable(), token}), signals_.former_mask()));
+    server_arguments_ = options_.server_arguments;
+    server_arguments_.insert(server_arguments_.end(), {"--address-file", address_file.string()});
+    server_environment_ = environment_with({launcher_variable(), token});
+    MOTLEY_TRY(start_server_process());
     MOTLEY_ASSIGN(const std::string address, wait_for_address(address_file));
+    *std::next(std::ranges::find(server_arguments_, "--listen")) = address;  // as for another one in its place
     variables_.insert(variables_.end(), {fmt::format("{}={}", kServersVariable, address), token});
     return {};
+  }
+
+  Status start_server_process() {
+    server_.emplace(-1);
+    return start_worker(*server_, options_.program, server_arguments_, server_log(), server_environment_,
+                        signals_.former_mask());
+  }
+
+  // Of an elastic run: where the server has ended, or has been stopped for a while, another one takes its place.
+  Status follow_server() {
+    if (options_.min_workers == 0 || !server_ || server_->status) return {};
+    int status = 0;
+    if (::waitpid(server_->process, &status, WNOHANG) == server_->process) server_->status = status;
+    const double now = monotonic_seconds();
+    if (!is_stopped(server_->process)) server_seen_ = now;
+    if (!server_->status && now < server_seen_ + kStoppedSeconds) return {};
+    if (server_restarts_ == kMaxRestarts) return {};
+    ++server_restarts_;
+    server_seen_ = now;
+    std::fprintf(stderr, "motley: the parameter server (process %d) was lost; another one takes its place\n",
+                 server_->process);
+    return start_server_process();
   }
 
   // The address, once the server listens.
@@ -330,10 +361,10 @@ class Launch {
     const Deadline deadline = Deadline::after(kServerStartSeconds);
     for (;;) {
       if (const auto address = read_file(file, 256)) return address->substr(0, address->find('\n'));
-      const bool ended = ::waitpid(server_.process, nullptr, WNOHANG) == server_.process;
-      if (server_.output >= 0) forward_output(server_, progress_, true);
+      const bool ended = ::waitpid(server_->process, nullptr, WNOHANG) == server_->process;
+      if (server_->output >= 0) forward_output(*server_, progress_, true);
       if (ended) {
-        server_.status = 0;
+        server_->status = 0;
         const std::string text = read_file(server_log()).value_or("");
         const std::string message = text.substr(0, text.find_last_not_of('\n') + 1);
         return fail(ErrorCode::kUnavailable, "the parameter server ended at once: {} (see {})",
@@ -371,9 +402,9 @@ class Launch {
     for (const Worker& worker : workers_) {
       if (worker.output >= 0) polled.push_back({worker.output, POLLIN, 0});
     }
-    if (server_.output >= 0) {
-      polled.push_back({server_.output, POLLIN, 0});
-      forward_output(server_, progress_, true);
+    if (server_ && server_->output >= 0) {
+      polled.push_back({server_->output, POLLIN, 0});
+      forward_output(*server_, progress_, true);
     }
     ::poll(polled.data(), polled.size(), 100);
   }
@@ -452,7 +483,10 @@ class Launch {
   const RunDirectory& run_;
   const Signals signals_{!options_.stop};  // restored after the processes below have gone
   ProgressLine progress_;
-  Worker server_{-1};
+  std::optional<Worker> server_;
+  std::vector<std::string> server_arguments_, server_environment_;
+  double server_seen_ = 0;  // when it was last seen that was not stopped
+  int server_restarts_ = 0;
   std::list<Worker> workers_;
   int replacements_ = 0;  // that were started
   // Of all workers. Ranks meet through a file in the run folder; the job id tells this start's file from one that a

@@ -36,7 +36,7 @@ struct LaunchOptions {
 // has left (kLeft) has not failed. A rank
 // killed by a signal is named with the signal. With min_workers, those that were killed count for nothing where so many
 // others have ended with 0 or as asked. No worker outlives the call. When a parameter server is lost, all start
-// again from the last checkpoint, a few times at most.
+// again from the last checkpoint, a few times at most; with min_workers another server takes its place.
 Status launch_workers(LaunchOptions options, const RunDirectory& run);
 
 // Called by a process that a launcher has started, as it begins: this signal comes where the launcher is killed.

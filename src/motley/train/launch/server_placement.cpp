@@ -70,6 +70,12 @@ Result<Placement> choose(const Job& job, net::Session& session, collective::Grou
 
 }  // namespace
 
+Result<std::vector<ps::ServerAddress>> list_servers(const Job& job) {
+  MOTLEY_ASSIGN(auto servers, read_servers(job));
+  if (job.gradient_sync.placement == "central") servers.erase(servers.begin() + 1, servers.end());
+  return servers;
+}
+
 Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session& session, collective::Group& group,
                                                    const net::Secret& secret, double model_bytes,
                                                    ps::ServerOptions& options) {
@@ -79,12 +85,11 @@ Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session&
     MOTLEY_ASSIGN(auto service, start_beside_workers(job, session, group, secret, deadline, options.servers));
     return service;
   }
-  MOTLEY_ASSIGN(options.servers, read_servers(job));
+  MOTLEY_ASSIGN(options.servers, list_servers(job));
   if (placement == "auto" && !job.gradient_sync.racks.empty() && options.servers.size() > 1) {
     MOTLEY_ASSIGN(const Placement best, choose(job, session, group, model_bytes, options.servers, deadline));
     placement = planning::to_string(best);
   }
-  if (placement == "central") options.servers.erase(options.servers.begin() + 1, options.servers.end());
   if (options.servers.size() > 1 && placement != "hierarchical") {
     MOTLEY_ASSIGN(options.server_speeds, measure_servers(session, group, options.servers, deadline));
     if (session.membership().rank == 0) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "motley/collective/gradient_reducer.h"
 #include "motley/ps/client/server_options.h"
@@ -10,6 +11,9 @@
 #include "motley/train/job/job.h"
 
 namespace motley::train {
+
+// Those that the job names, of which `central` uses the first.
+Result<std::vector<ps::ServerAddress>> list_servers(const Job& job);
 
 // Chooses, and fills in options.servers and rank_racks; the same on all ranks, and collective. `secret`: the job's,
 // which is the token of servers beside workers. The result is this host's server, where this rank runs it.

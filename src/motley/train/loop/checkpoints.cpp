@@ -4,7 +4,7 @@
 
 namespace motley::train {
 
-Result<Checkpoint> Checkpoints::gather(const RunState& state) const {
+Result<Checkpoint> Checkpoints::gather(const RunState& state, bool with_optimizer) const {
   const RunProgress& progress = state.progress;
   MOTLEY_ASSIGN(const data::UseCounts merged, state.audit.merge(context_));
   Result<std::string> weights = state.model.weights(progress.step);
@@ -17,7 +17,10 @@ Result<Checkpoint> Checkpoints::gather(const RunState& state) const {
                                         : "none was written yet");
   }
   if (!weights) return fail(weights.error());
-  MOTLEY_ASSIGN(std::string optimizer, state.model.optimizer(progress.step));
+  std::string optimizer;
+  if (with_optimizer) {
+    MOTLEY_ASSIGN(optimizer, state.model.optimizer(progress.step));
+  }
   Checkpoint checkpoint{progress.step, {}};
   if (context_.writes()) {
     SavedState saved;
@@ -69,7 +72,7 @@ Status Checkpoints::send(Checkpoint& checkpoint, collective::Group& group, int r
 }
 
 Status Checkpoints::hand_out(const RunState& state, collective::Group& group, int root) const {
-  MOTLEY_ASSIGN(Checkpoint now, gather(state));
+  MOTLEY_ASSIGN(Checkpoint now, gather(state, state.model.has_optimizer()));
   return send(now, group, root);
 }
 
@@ -96,7 +99,7 @@ Result<bool> Checkpoints::load(const Checkpoint& start, const RunState& state,
   }
   MOTLEY_ASSIGN(const SavedState saved, parse_state(text(kStateFile)));
   MOTLEY_ASSIGN(const bool restored, state.plan.restore(saved));
-  MOTLEY_TRY(explain(state.model.load_optimizer(text(kOptimizerFile))));
+  if (!text(kOptimizerFile).empty()) MOTLEY_TRY(explain(state.model.load_optimizer(text(kOptimizerFile))));
   MOTLEY_TRY(state.audit.restore(text(kAuditFile), saved.not_used_once, saved.ledger.epoch, context_.writes()));
   state.progress = {saved.step, saved.evaluated_step, saved.step, saved.next_evaluation};
   MOTLEY_TRY(state.model.start(saved.step, saved.table_servers));

@@ -49,7 +49,7 @@ class Checkpoints {
   void start_clock(double seconds) { next_ = seconds + options_.every_seconds; }
 
   // What a checkpoint holds; complete on rank 0 and nowhere else. Collective, as are save() and restore().
-  Result<Checkpoint> gather(const RunState& state) const;
+  Result<Checkpoint> gather(const RunState& state, bool with_optimizer = true) const;
   Status save(const RunState& state, Reporter& reporter);
 
   // What a checkpoint holds, from the rank that writes the run's files, `root` of this group, to the others of it,

@@ -116,6 +116,10 @@ class ElasticRanks {
   virtual Result<std::vector<std::vector<int>>> regroup() = 0;
   // Gradients are synchronised among those who are there; what wait() has left behind is gone.
   virtual Status synchronise() = 0;
+  // A parameter server was lost: all have another epoch, so that regroup() is next.
+  virtual void renew() {}
+  // What the last synchronise() has found out: which server was lost, and where its state is from. Empty: none was.
+  virtual std::string lost_servers() const { return {}; }
   // Some of them, ascending, this one among them.
   virtual Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) = 0;
   // The run's files are this rank's from now on; this step was the last one that it has done.
@@ -162,6 +166,8 @@ class ModelState {
   // Rank 0: servers write the embedding rows that they have.
   virtual Status save_embeddings() = 0;
   virtual int embedding_servers() const = 0;  // that have rows; 0: none does
+  // Whether each rank has the optimizer's state; else servers have it, for whoever is there.
+  virtual bool has_optimizer() const { return true; }
 };
 
 }  // namespace motley::train

@@ -60,7 +60,7 @@ Status Regrouping::run() {
     const double begin = monotonic_seconds();
     context_.set_phase(progress_.step, parts_.elastic->is_newcomer() ? "joining" : "regrouping");
     Status done = run_once();
-    while (!done && done.error().code == ErrorCode::kPeerLost) done = run_once();
+    while (!done && survives(done.error())) done = run_once();
     if (!done) return give_up(std::move(done.error()));
     context_.timeline.record(Phase::kWait, progress_.step, begin, monotonic_seconds());
     MOTLEY_TRY(tell(begin));
@@ -71,6 +71,11 @@ Status Regrouping::run() {
                 parts_.elastic->minimum(), progress_.step,
                 progress_.saved_step > 0 ? "; a checkpoint was written" : "");
   }
+}
+
+bool Regrouping::survives(const Error& error) const {
+  if (error.code == ErrorCode::kServerLost) parts_.elastic->renew();
+  return error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kServerLost;
 }
 
 // What this rank has is not lost with it, where the others go on without it, or none of them can be reached.
@@ -86,7 +91,7 @@ Status Regrouping::give_up(Error error) {
 
 // With a checkpoint written, until somebody comes or goes, of which there is news then, or nobody has come in time.
 Result<bool> Regrouping::wait_for_more() {
-  const auto is_change = [](const Status& done) { return !done && done.error().code == ErrorCode::kPeerLost; };
+  const auto is_change = [this](const Status& done) { return !done && survives(done.error()); };
   const Status saved = loop_.save();
   if (is_change(saved)) return true;
   MOTLEY_TRY(saved);
@@ -117,10 +122,17 @@ Status Regrouping::tell(double begin) {
   if (!lost.empty()) news.push_back(name_ranks(lost, "was lost", "were lost"));
   if (!left.empty()) news.push_back(name_ranks(left, "has left", "have left"));
   if (!joined.empty()) news.push_back(name_ranks(joined, "has joined", "have joined"));
+  const std::string servers = parts_.elastic->lost_servers();
+  if (!servers.empty()) news.push_back(servers);
+  if (news.empty()) news.emplace_back("a parameter server was lost");
   const std::string text = fmt::format("{}; {} of {} workers go on after {:.3g} s", fmt::join(news, ", "),
                                        context_.present.size(), context_.size, monotonic_seconds() - begin);
   if (context_.writes()) spdlog::warn("step {}: {}", progress_.step + 1, text);
-  return parts_.reporter->event(progress_.step, !lost.empty() ? "lost" : !left.empty() ? "left" : "joined", text);
+  const char* kind = !lost.empty()     ? "lost"
+                     : !left.empty()   ? "left"
+                     : !joined.empty() ? "joined"
+                                       : "server-lost";
+  return parts_.reporter->event(progress_.step, kind, text);
 }
 
 WindowParts Regrouping::cut(const Step& step) const {

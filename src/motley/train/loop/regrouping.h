@@ -28,6 +28,8 @@ class Regrouping {
   Regrouping(const RankContext& context, const LoopParts& parts, RunProgress& progress, Loop loop)
       : context_(context), parts_(parts), progress_(progress), loop_(std::move(loop)), told_(context.present) {}
 
+  // Whether the error is a loss that the others go on after, once they have regrouped.
+  bool survives(const Error& error) const;
   // Until those who are there have one state, whoever is lost or joins meanwhile. Of a newcomer: enters, and has the
   // others' state. kPeerLost, with a checkpoint written, where fewer ranks are left than the run goes on with and
   // nobody joins in time.

@@ -239,7 +239,7 @@ bool TrainingLoop::leaves() const {
 }
 
 bool TrainingLoop::goes_on_after(const Error& error) const {
-  return regrouping_ && error.code == ErrorCode::kPeerLost;
+  return regrouping_ && regrouping_->survives(error);
 }
 
 // Every rank records what all have used, once their hashes say that it is what they were to use.

@@ -15,6 +15,13 @@ torch::Tensor view(const nn::GradientBuckets::Place& place, const float* bucket)
   return torch::from_blob(const_cast<float*>(bucket) + place.offset, place.parameter.tensor.sizes(), torch::kFloat32);
 }
 
+// The fields of the optimizer's state, in the order of the servers' arrays.
+std::vector<std::string> name_state(int arrays) {
+  if (arrays == 0) return {};
+  if (arrays == 1) return {"momentum_buffer"};
+  return {"exp_avg", "exp_avg_sq"};
+}
+
 bool all_finite(std::span<const std::byte> values, at::ScalarType type) {
   if (type == at::kDouble) {
     return kernels::all_finite({reinterpret_cast<const double*>(values.data()), values.size() / sizeof(double)});
@@ -37,17 +44,8 @@ BucketedGradientSync::BucketedGradientSync(const RankContext& context, collectiv
   if (nn::has_batch_norm(*network_.stage)) batch_norm_.emplace(*network_.stage);
 }
 
-Status BucketedGradientSync::serve_weights(const nn::OptimizerSpec& spec, const Deadline& deadline) {
-  if (server_ == nullptr) {
-    return {};
-  }
-  const std::vector<nn::GradientBuckets::Place>& places = parts_.buckets->places();
-  std::vector<std::string> fields;
-  if (spec.name != "sgd") {
-    fields = {"exp_avg", "exp_avg_sq"};
-  } else if (spec.momentum != 0) {
-    fields = {"momentum_buffer"};
-  }
+// What servers start with: the network's weights, and these fields of the state of Parts::optimizer.
+Result<ps::ServerState> BucketedGradientSync::collect_state(const std::vector<std::string>& fields) const {
   std::unordered_map<std::string, torch::Tensor> state;
   for (const nn::NamedTensor& tensor : parts_.optimizer->state()) state.emplace(tensor.name, tensor.tensor);
   std::vector<std::vector<float>> zeros;
@@ -55,7 +53,7 @@ Status BucketedGradientSync::serve_weights(const nn::OptimizerSpec& spec, const 
   ps::ServerState start{.weights = zeros, .optimizer = std::vector(fields.size(), zeros)};
   MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "handing the weights to the server", [&] {
     const torch::NoGradGuard no_grad;
-    for (const auto& place : places) {
+    for (const auto& place : parts_.buckets->places()) {
       const std::string& name = place.parameter.name;
       const auto bucket = static_cast<std::size_t>(place.bucket);
       view(place, start.weights[bucket].data()).copy_(place.parameter.tensor);
@@ -69,11 +67,21 @@ Status BucketedGradientSync::serve_weights(const nn::OptimizerSpec& spec, const 
       }
     }
   }));
+  return start;
+}
+
+Status BucketedGradientSync::serve_weights(const nn::OptimizerSpec& spec, const Deadline& deadline) {
+  if (server_ == nullptr) {
+    return {};
+  }
+  std::vector<std::string> fields = name_state(spec.name != "sgd" ? 2 : spec.momentum != 0 ? 1 : 0);
+  MOTLEY_ASSIGN(const ps::ServerState start, collect_state(fields));
   MOTLEY_TRY(server_->load(start, deadline));
   served_state_ = std::move(fields);
+  if (keeps_weights()) return {};
   return nn::catch_torch(ErrorCode::kInternal, "binding the weights to the exchange's memory", [&] {
     const torch::NoGradGuard no_grad;
-    for (const auto& place : places) {
+    for (const auto& place : parts_.buckets->places()) {
       torch::Tensor parameter = place.parameter.tensor;
       if (parameter.device().is_cpu()) parameter.set_data(view(place, server_->weights(place.bucket).data()));
     }
@@ -85,11 +93,16 @@ Status BucketedGradientSync::fetch(int bucket) const {
   if (!served_state_) {
     return parts_.buckets->fetch(bucket);
   }
-  return nn::catch_torch(ErrorCode::kInternal, "copying weights to the device", [&] {
+  return keeps_weights() ? Status() : copy_weights(bucket);
+}
+
+// From where servers left them to parameters that are no views of that.
+Status BucketedGradientSync::copy_weights(int bucket) const {
+  return nn::catch_torch(ErrorCode::kInternal, "copying weights to the network", [&] {
     const torch::NoGradGuard no_grad;
     for (const auto& place : parts_.buckets->places()) {
       torch::Tensor parameter = place.parameter.tensor;
-      if (place.bucket == bucket && !parameter.device().is_cpu()) {
+      if (place.bucket == bucket && (keeps_weights() || !parameter.device().is_cpu())) {
         parameter.copy_(view(place, server_->weights(bucket).data()));
       }
     }
@@ -136,7 +149,6 @@ std::string BucketedGradientSync::parameter_name(std::size_t number) const {
 void BucketedGradientSync::begin(const Step& step) {
   own_not_finite_ = 0;
   if (server_ != nullptr) {
-    server_->set_learning_rate(step.learning_rate);
     server_->begin_step(step.window.size(), step.synchronises);
   }
   tensors_.begin_step();
@@ -149,6 +161,7 @@ void BucketedGradientSync::begin(const Step& step) {
 }
 
 void BucketedGradientSync::arm(const Step& step, double weight, std::function<void(int bucket)> on_bucket) {
+  if (server_ != nullptr) server_->set_learning_rate(step.learning_rate);
   parts_.buckets->arm(
       [this, number = static_cast<std::uint64_t>(step.number), weight, on_bucket = std::move(on_bucket)](int bucket) {
         on_bucket(bucket);
@@ -186,10 +199,20 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
 Status BucketedGradientSync::go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline) {
   parts_.buckets->restore();
   MOTLEY_ASSIGN(auto method, train::make_reducer(session, options));
+  if (server_ != nullptr) server_->hand_over();
+  server_ = method.server_optimizer;
+  if (server_ != nullptr) served_state_ = name_state(kernels::state_arrays(options.update.rule));
   MOTLEY_TRY(parts_.kept->replace(std::move(method.reducer), deadline));
   options_.replicas = session.membership().size();
   options_.replica = session.membership().rank;
   return bind_results();
+}
+
+Status BucketedGradientSync::restore_servers(const nn::NamedTensors& optimizer, const Deadline& deadline) {
+  if (!optimizer.empty()) MOTLEY_TRY(parts_.optimizer->load_state(optimizer));
+  MOTLEY_ASSIGN(ps::ServerState state, collect_state(*served_state_));
+  state.updates = server_->updates();
+  return server_->load(state, deadline);
 }
 
 Status BucketedGradientSync::bind_results() {
@@ -200,6 +223,11 @@ Status BucketedGradientSync::bind_results() {
 
 Status BucketedGradientSync::update(const Step& step) {
   context_.set_phase(step.number, "optimizer");
+  if (served_state_ && keeps_weights()) {
+    for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) MOTLEY_TRY(copy_weights(bucket));
+    server_->commit();
+    return {};
+  }
   if (served_state_ || network_.is_synthetic) {
     return {};
   }

@@ -41,7 +41,8 @@ class BucketedGradientSync final : public GradientSync {
 
   // Where servers take the optimizer's step: they get the weights, and the state of Parts::optimizer, which has this
   // spec and is not stepped afterwards. On the CPU the parameters become views of the reducer's memory, so that the
-  // network must not be used after that. Nothing elsewhere. Collective.
+  // network must not be used after that; not where ranks may be lost: there they keep the weights of the last step that
+  // all have done until update(). Nothing elsewhere. Collective.
   Status serve_weights(const nn::OptimizerSpec& spec, const Deadline& deadline);
 
   // What the optimizer's step takes on the device that this rank is emulated at; 0: as long as it does here.
@@ -56,12 +57,25 @@ class BucketedGradientSync final : public GradientSync {
   Status update(const Step& step) override;
   std::string parameter_name(std::size_t number) const override;
   bool is_async() const override { return server_ != nullptr && server_->is_async(); }
+  bool is_served() const { return server_ != nullptr; }  // the optimizer's step is
+  // Of an elastic run whose servers take it: the steps that all ranks have done.
+  std::uint64_t updates() const { return server_ != nullptr ? server_->updates() : 0; }
   std::uint64_t bytes_sent() const override { return parts_.method.reducer->bytes_sent(); }
 
   // Where ranks may be lost: makes what wait() leaves the optimizer's gradients.
   Status bind_results();
   // The ranks of this session are left; gradients stay. Collective.
   Status go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline);
+
+  // After go_on(): those that have nothing of the epoch before, as they took the place of lost ones.
+  std::vector<std::string> list_servers_without_state() const {
+    return server_ != nullptr ? server_->list_servers_without_state() : std::vector<std::string>();
+  }
+  // What ServerOptimizer says.
+  std::optional<int> lost_server() const { return server_ != nullptr ? server_->lost_server() : std::nullopt; }
+  std::vector<int> server_cores() const { return server_ != nullptr ? server_->server_cores() : std::vector<int>(); }
+  // They get the network's weights, and this state; none: that of Parts::optimizer. Collective.
+  Status restore_servers(const nn::NamedTensors& optimizer, const Deadline& deadline);
 
   // Rank 0's is complete where servers have it.
   Result<nn::NamedTensors> optimizer_state(const Deadline& deadline) const;
@@ -74,7 +88,10 @@ class BucketedGradientSync final : public GradientSync {
   std::string name() const { return parts_.method.reducer->name(); }
 
  private:
+  Result<ps::ServerState> collect_state(const std::vector<std::string>& fields) const;
+  bool keeps_weights() const { return parts_.kept != nullptr; }  // until update()
   Status fetch(int bucket) const;
+  Status copy_weights(int bucket) const;
   std::size_t find_not_finite(int bucket, std::span<const std::byte> values) const;
   std::size_t check_reduced(int bucket) const;
   Status clip() const;
@@ -84,7 +101,7 @@ class BucketedGradientSync final : public GradientSync {
   const LocalNetwork& network_;
   BatchTensors& tensors_;
   const Parts parts_;
-  ps::ServerOptimizer* const server_;  // null where each rank takes the optimizer's step itself
+  ps::ServerOptimizer* server_;  // null where each rank takes the optimizer's step itself
   Options options_;
   double update_seconds_ = 0;
   std::size_t own_not_finite_ = 0;  // in this step, as in Report

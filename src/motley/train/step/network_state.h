@@ -33,6 +33,7 @@ class NetworkState final : public ModelState {
   Status load_optimizer(const std::string& text) override;
   Status start(std::int64_t step, int embedding_servers) override;
   Status save_embeddings() override { return parts_.tensors.table()->save(parts_.context.long_deadline()); }
+  bool has_optimizer() const override { return !parts_.sync.is_served(); }
   int embedding_servers() const override {
     return parts_.tensors.table() != nullptr ? parts_.tensors.table()->servers() : 0;
   }

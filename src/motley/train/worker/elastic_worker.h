@@ -46,7 +46,9 @@ class ElasticWorker final : public ElasticRanks {
   void close() const;
 
   Result<std::vector<std::vector<int>>> regroup() override;
+  void renew() override { session_.renew(); }
   Status synchronise() override;
+  std::string lost_servers() const override { return lost_servers_; }
   Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) override {
     return epochs_.make_group(ranks);
   }
@@ -59,6 +61,8 @@ class ElasticWorker final : public ElasticRanks {
   void follow_writer(int rank) override { parts_.context->writer = rank; }
 
  private:
+  Status agree_on_servers();
+  Status restore_servers(const std::vector<std::string>& servers);
   std::filesystem::path rendezvous_file() const { return folder_ / "rendezvous.json"; }
 
   const Job& job_;
@@ -69,6 +73,7 @@ class ElasticWorker final : public ElasticRanks {
   ElasticSession epochs_;
   ps::ServerOptions options_;
   Parts parts_;
+  std::string lost_servers_;
   bool has_state_ = !role_.is_newcomer;
 };
 

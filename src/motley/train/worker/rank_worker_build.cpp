@@ -145,9 +145,10 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
     replica_->alone =
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
+  if (elastic_) elastic_->use(options);
+  if (role_.is_newcomer) options.method = collective::Method::kAuto;  // until it has entered
   MOTLEY_ASSIGN(parts.method, train::make_reducer(replica_->alone ? *replica_->alone : peers(), options));
   if (elastic_) {
-    elastic_->use(options);
     auto kept = std::make_unique<collective::KeptGradients>(std::move(parts.method.reducer));
     parts.kept = kept.get();
     parts.method.reducer = std::move(kept);
@@ -181,7 +182,14 @@ Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layo
       spdlog::info("gradient_sync.method auto: {}", choice.explanation());
     }
   }
-  if (options.method == collective::Method::kParameterServer) {
+  if (elastic_) {
+    options.elastic = ps::ElasticJob{.session = session_->membership().session, .kept_seconds = job_.deadline.join};
+    const std::string& replication = job_.gradient_sync.replication;
+    if (replication != "auto") options.elastic->replicates = replication == "on";
+  }
+  if (options.method == collective::Method::kParameterServer && role_.is_newcomer) {
+    MOTLEY_ASSIGN(options.servers, list_servers(job_));
+  } else if (options.method == collective::Method::kParameterServer) {
     const auto& elements = layout.bucket_elements;
     const double count = static_cast<double>(std::accumulate(elements.begin(), elements.end(), std::size_t{0}));
     const double bytes = count * (options.wire == collective::WireType::kNative ? 4 : 2);

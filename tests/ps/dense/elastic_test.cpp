@@ -1,0 +1,357 @@
+// An elastic job at its servers: ranks end at any moment of a step, or are cut off and go on without knowing it, others
+// come, and those who are there begin another epoch. Whatever was under way, each step is taken once and with the
+// gradient of all its samples, as by one worker.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "motley/base/random.h"
+#include "motley/ps/client/server_reducer.h"
+#include "motley/ps/service/service.h"
+#include "tests/collective/ranks.h"
+
+namespace motley::ps {
+namespace {
+
+using collective::Hub;
+using collective::Layout;
+using collective::ThreadSession;
+using kernels::UpdateRule;
+
+constexpr int kSamples = 12;  // of a step
+constexpr double kLearningRate = 0.05;
+constexpr double kMomentum = 0.9;
+const Layout kLayout{.bucket_elements = {3000, 70000, 1}};
+
+const net::Secret& token() {
+  static const net::Secret secret = net::Secret::generate();
+  return secret;
+}
+
+double make_gradient(int sample, std::uint64_t step, std::size_t bucket, std::size_t element) {
+  Random random(mix({static_cast<std::uint64_t>(sample), step, bucket, element % 97}));
+  return static_cast<float>(2 * random.uniform() - 1);
+}
+
+using Values = std::vector<std::vector<double>>;  // by bucket
+
+ServerState initial_state() {
+  ServerState state;
+  for (const std::size_t elements : kLayout.bucket_elements) state.weights.emplace_back(elements, 0.5F);
+  return state;
+}
+
+// The weights after so many steps of one worker, by momentum.
+Values expected_weights(std::uint64_t steps) {
+  Values weights;
+  for (std::size_t bucket = 0; bucket < kLayout.bucket_elements.size(); ++bucket) {
+    auto& values = weights.emplace_back();
+    std::vector<double> moments(kLayout.bucket_elements[bucket]);
+    values.assign(moments.size(), 0.5);
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      std::vector<double> means(97);
+      for (std::size_t e = 0; e < means.size(); ++e) {
+        for (int sample = 0; sample < kSamples; ++sample) means[e] += make_gradient(sample, step, bucket, e) / kSamples;
+      }
+      for (std::size_t e = 0; e < moments.size(); ++e) {
+        moments[e] = kMomentum * moments[e] + means[e % means.size()];
+        values[e] -= kLearningRate * moments[e];
+      }
+    }
+  }
+  return weights;
+}
+
+// A rank in one epoch.
+class Member {
+ public:
+  Member(Hub& hub, int index, int size, const ServerOptions& options)
+      : session_(hub, index, size), index_(index), size_(size) {
+    auto reducer = ServerReducer::create(session_, options);
+    if (reducer) reducer_ = std::move(*reducer);
+  }
+
+  ThreadSession& session() { return session_; }
+  ServerReducer& reducer() { return *reducer_; }
+  Status join(bool is_first) {
+    MOTLEY_TRY(reducer_->prepare(kLayout, Deadline::after(30)));
+    return is_first ? reducer_->load(initial_state(), Deadline::after(30)) : Status();
+  }
+
+  // Its share of the step's samples.
+  Status start(std::uint64_t step, int bucket) {
+    reducer_->set_learning_rate(kLearningRate);
+    const int begin = kSamples * index_ / size_, end = kSamples * (index_ + 1) / size_;
+    const auto at = static_cast<std::size_t>(bucket);
+    std::vector<float> means(97);
+    for (std::size_t e = 0; e < means.size(); ++e) {
+      double sum = 0;
+      for (int sample = begin; sample < end; ++sample) sum += make_gradient(sample, step, at, e);
+      means[e] = static_cast<float>(sum / std::max(end - begin, 1));
+    }
+    auto* values = reinterpret_cast<float*>(reducer_->buffer(bucket).data());
+    for (std::size_t e = 0; e < kLayout.bucket_elements[at]; ++e) values[e] = means[e % means.size()];
+    return reducer_->start(step, bucket, end - begin);
+  }
+
+  Status wait(int bucket) {
+    const auto outcome = reducer_->wait(bucket, Deadline::after(30));
+    return outcome ? Status() : fail(outcome.error());
+  }
+
+  Status take_step(std::uint64_t step) {
+    for (int bucket = 0; bucket < kBuckets; ++bucket) MOTLEY_TRY(start(step, bucket));
+    for (int bucket = 0; bucket < kBuckets; ++bucket) MOTLEY_TRY(wait(bucket));
+    return {};
+  }
+
+  // As if its process had ended.
+  void end() {
+    reducer_->hand_over();
+    reducer_.reset();
+  }
+
+  static constexpr int kBuckets = 3;
+
+ private:
+  ThreadSession session_;
+  const int index_, size_;
+  std::unique_ptr<ServerReducer> reducer_;
+};
+
+struct Case {
+  const char* name;
+  bool shares_memory;
+  int servers;
+};
+
+class ElasticServer : public ::testing::TestWithParam<Case> {
+ protected:
+  ElasticServer() {
+    for (int i = 0; i < GetParam().servers; ++i) {
+      services_.push_back(Service::start({.cores = 2}, token()).value());
+      options_.servers.push_back({services_.back()->endpoint(), token()});
+    }
+    options_.method = collective::Method::kParameterServer;
+    options_.servers_share_memory = GetParam().shares_memory;
+    options_.update = {.rule = UpdateRule::kMomentum, .momentum = kMomentum};
+    options_.elastic = ElasticJob{.session = collective::unique_session(), .epoch = 0};
+  }
+
+  // Of the next epoch, after so many updates.
+  ServerOptions next_epoch(std::uint64_t updates) {
+    ++options_.elastic->epoch;
+    options_.elastic->updates = updates;
+    return options_;
+  }
+
+  std::vector<std::unique_ptr<Service>> services_;
+  ServerOptions options_;
+};
+
+void expect_weights(ServerReducer& reducer, std::uint64_t step) {
+  const Values expected = expected_weights(step);
+  for (int bucket = 0; bucket < Member::kBuckets; ++bucket) {
+    const auto held = reducer.weights(bucket);
+    double worst = 0;
+    for (std::size_t e = 0; e < held.size(); ++e) {
+      const double error = std::fabs(held[e] - expected[static_cast<std::size_t>(bucket)][e]);
+      worst = std::isnan(error) ? error : std::max(worst, error);
+    }
+    EXPECT_LE(worst, 2e-6) << "bucket " << bucket << " after step " << step;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dense, ElasticServer,
+                         ::testing::Values(Case{"memory", true, 1}, Case{"channels", false, 1},
+                                           Case{"channels_of_two_servers", false, 2}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// In each epoch some steps are done, and then one rank ends in the middle of another one: before any of its operations.
+// Where it has the whole step, the others may know that all have it, or not.
+TEST_P(ElasticServer, WhoeverEndsWhereverTheResultIsThatOfOneWorker) {
+  std::mt19937 random(7);
+  constexpr int kOperations = 2 * Member::kBuckets + 1;
+  std::uint64_t done = 0;
+  for (int epoch = 0; epoch < 40; ++epoch) {
+    SCOPED_TRACE(epoch);
+    const int size = 2 + static_cast<int>(random() % 3);
+    const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
+    const int end_before = static_cast<int>(random() % kOperations);
+    const bool is_known = random() % 2 == 0;
+    const std::uint64_t whole = random() % 3;
+    Hub hub(collective::unique_session());
+    const ServerOptions options = next_epoch(done);
+    std::barrier all(size);
+    std::atomic<int> reduced = 0;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank, first = done + 1] {
+        Member member(hub, rank, size, options);
+        const Status joined = member.join(epoch == 0);
+        EXPECT_TRUE(joined) << joined.error().message;
+        for (std::uint64_t step = first; step < first + whole; ++step) {
+          const Status taken = member.take_step(step);
+          EXPECT_TRUE(taken) << taken.error().message;
+          member.reducer().commit();
+          expect_weights(member.reducer(), step);
+        }
+        all.arrive_and_wait();
+        const std::uint64_t step = first + whole;
+        Status taken;
+        for (int i = 0; i < kOperations && taken; ++i) {
+          if (rank == victim && i == end_before) {
+            member.end();
+            hub.fail_with({ErrorCode::kPeerLost, "a rank has ended", rank});
+            return;
+          }
+          if (i < 2 * Member::kBuckets) {
+            taken = i < Member::kBuckets ? member.start(step, i) : member.wait(i - Member::kBuckets);
+          }
+        }
+        if (taken) {
+          ++reduced;
+          expect_weights(member.reducer(), step);
+        } else {
+          EXPECT_EQ(taken.error().code, ErrorCode::kPeerLost) << taken.error().message;
+        }
+        member.end();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    done += whole;
+    if (reduced == size - 1 && end_before == kOperations - 1 && is_known) ++done;
+    if (HasFailure()) return;
+  }
+}
+
+// One that was cut off goes on with its step after the others have begun another epoch.
+TEST_P(ElasticServer, WhatComesFromAnEpochThatIsOverCountsForNothing) {
+  Hub before(collective::unique_session()), after(collective::unique_session());
+  const ServerOptions first = next_epoch(0), second = next_epoch(1);
+  std::barrier began(3), went_on(3), ended(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      std::optional<Member> member(std::in_place, before, rank, 3, first);
+      ASSERT_TRUE(member->join(true));
+      ASSERT_TRUE(member->take_step(1));
+      ASSERT_TRUE(member->start(2, 0));
+      if (rank == 2) {
+        member->session().forget_failure();
+        began.arrive_and_wait();
+        went_on.arrive_and_wait();
+        Status done;
+        for (int bucket = 1; bucket < Member::kBuckets && done; ++bucket) done = member->start(2, bucket);
+        for (int bucket = 0; bucket < Member::kBuckets && done; ++bucket) done = member->wait(bucket);
+        EXPECT_FALSE(done);
+        EXPECT_EQ(done.error().code, ErrorCode::kPeerLost) << done.error().message;
+        const ServerOptions late = first;
+        Member again(before, rank, 3, late);
+        again.session().forget_failure();
+        const Status refused = again.join(false);
+        ASSERT_FALSE(refused);
+        EXPECT_NE(refused.error().message.find("epoch 2 of job"), std::string::npos) << refused.error().message;
+        ended.arrive_and_wait();
+        return;
+      }
+      began.arrive_and_wait();
+      for (int bucket = 1; bucket < Member::kBuckets; ++bucket) ASSERT_TRUE(member->start(2, bucket));
+      member->reducer().hand_over();
+      member.emplace(after, rank, 2, second);
+      ASSERT_TRUE(member->join(false));
+      ASSERT_TRUE(member->take_step(2));
+      member->reducer().commit();
+      went_on.arrive_and_wait();
+      ASSERT_TRUE(member->take_step(3));
+      member->reducer().commit();
+      expect_weights(member->reducer(), 3);
+      const auto state = member->reducer().save(Deadline::after(30));
+      ASSERT_TRUE(state) << state.error().message;
+      EXPECT_EQ(state->updates, 3U);
+      ended.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// One of several servers ends in the middle of a step. The next one has kept its state, and what all ranks have.
+TEST(ElasticServers, WhicheverIsLostTheNextOneHasItsState) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 30; ++round) {
+    SCOPED_TRACE(round);
+    std::vector<std::unique_ptr<Service>> services;
+    ServerOptions options;
+    options.method = collective::Method::kParameterServer;
+    options.update = {.rule = UpdateRule::kMomentum, .momentum = kMomentum};
+    options.elastic = ElasticJob{.session = collective::unique_session(), .replicates = true};
+    const int count = 2 + static_cast<int>(random() % 2);
+    for (int i = 0; i < count; ++i) {
+      services.push_back(Service::start({.cores = 1 + i % 2}, token()).value());
+      options.servers.push_back({services.back()->endpoint(), token()});
+    }
+    const auto lost = static_cast<std::size_t>(random() % static_cast<unsigned>(count));
+    const int size = 1 + static_cast<int>(random() % 3);
+    const int end_before = static_cast<int>(random() % (2 * Member::kBuckets + 1));
+    const bool is_known = random() % 2 == 0;
+    const std::uint64_t whole = random() % 3;
+    std::atomic<int> reduced = 0;
+    std::vector<int> cores;
+    Hub before(collective::unique_session()), after(collective::unique_session());
+    std::barrier all(size);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::optional<Member> member(std::in_place, before, rank, size, options);
+        const Status joined = member->join(true);
+        EXPECT_TRUE(joined) << joined.error().message;
+        if (rank == 0) cores = member->reducer().server_cores();
+        for (std::uint64_t step = 1; step <= whole; ++step) {
+          const Status taken = member->take_step(step);
+          EXPECT_TRUE(taken) << taken.error().message;
+          member->reducer().commit();
+        }
+        all.arrive_and_wait();
+        Status taken;
+        for (int i = 0; i <= 2 * Member::kBuckets; ++i) {
+          if (rank == 0 && i == end_before) services[lost].reset();
+          if (!taken || i == 2 * Member::kBuckets) continue;
+          taken = i < Member::kBuckets ? member->start(whole + 1, i) : member->wait(i - Member::kBuckets);
+        }
+        if (taken) {
+          ++reduced;
+        } else {
+          EXPECT_EQ(taken.error().code, ErrorCode::kServerLost) << taken.error().message;
+        }
+        all.arrive_and_wait();
+        member->end();
+        ServerOptions next = options;
+        next.elastic->epoch = 2;
+        next.elastic->updates = whole + (reduced == size && is_known ? 1 : 0);
+        next.elastic->server_cores = cores;
+        next.elastic->lost_server = static_cast<int>(lost);
+        member.emplace(after, rank, size, next);
+        const Status again = member->join(false);
+        EXPECT_TRUE(again) << again.error().message;
+        EXPECT_TRUE(member->reducer().list_servers_without_state().empty());
+        for (std::uint64_t step = next.elastic->updates + 1; step <= 4; ++step) {
+          const Status went_on = member->take_step(step);
+          EXPECT_TRUE(went_on) << went_on.error().message;
+          member->reducer().commit();
+        }
+        expect_weights(member->reducer(), 4);
+        all.arrive_and_wait();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace motley::ps
