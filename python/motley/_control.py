@@ -78,7 +78,7 @@ def find_launcher() -> Launcher | None:
 
 
 def make_group_until_let_in(options: Any) -> Any:
-    """For a replacement before ``motley.make_elastic``: a process group that answers as if all ranks gave what this one does."""
+    """For a replacement before ``motley.make_elastic``: a process group that answers at once, with what it gave."""
     group = FakeProcessGroup._create_internal(options.group_rank, options.group_size)
     group.options._timeout = options.timeout
     return group

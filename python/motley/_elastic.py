@@ -10,7 +10,7 @@ all-reduce is not atomic: where a rank is lost in it, one of the others may have
 each other for how many steps they have gradients. What all have, all do; otherwise the step begins once more, with the whole of its
 samples, buffers and random numbers as they were before. Parameters have not changed by then.
 
-A replacement runs the script from its start, in a process group that answers as if all ranks gave what it does, until
+A replacement runs the script from its start, in a process group that answers at once, with what this rank gave itself, until
 ``motley.make_elastic`` lets it in: there it gets what the others have.
 """
 
@@ -51,14 +51,16 @@ def make_elastic(loader: DataLoader, optimizer: torch.optim.Optimizer, *others: 
             for batch in loader:
                 loss = motley.run_step(step, batch, loader)
 
-    Called once, before the loop, in which each step goes through ``motley.run_step``. A rank that takes a lost one's place runs the script
+    Called once, before the loop, in which each step goes through ``motley.run_step``. Process groups that the script has made end here, and
+    torch.distributed has another one of all ranks from then on. A rank that takes a lost one's place runs the script
     from its start and waits here for the others, which give it weights, buffers, optimizer state, where the loader stands, and the state of
     the others' other objects. Ranks may have other numbers after any step: ask ``torch.distributed.get_rank()`` each time.
 
     Args:
         loader: whose steps are trained, over all ranks, of one batch each.
         optimizer: whose ``step()`` is called once a step, after backward.
-        others: what else a replacement needs, such as learning-rate schedulers: anything with ``state_dict()`` and ``load_state_dict()``.
+        others: what else a replacement needs: anything with ``state_dict()`` and ``load_state_dict()``, such as learning-rate schedulers,
+            and every other ``motley.DataLoader``, such as that of an evaluation.
         checkpoint: a file into which the state is written where fewer ranks are left than are wanted. Where it is there, the run goes on
             from it.
 
@@ -110,6 +112,7 @@ class _State:
 
     def __init__(self, loader: DataLoader, optimizer: torch.optim.Optimizer, others: tuple[Any, ...]) -> None:
         self.loader, self.optimizer = loader, optimizer
+        self.other_loaders = [other for other in others if isinstance(other, DataLoader)]
         self._parts = [*(weight.model.module for weight in loader._weights if isinstance(weight, _HookWeight)), optimizer, *others, loader]
 
     def save(self) -> list[Any]:
@@ -242,6 +245,8 @@ class _Job:
                 self._hand_over(ranks, source)
             split = ranks.gather(loader._tell_split() if ranks.rank == source else None)[source]
         loader._change_ranks(ranks, places, announced.known, split)
+        for other in self._state.other_loaders:
+            other._forget_ranks()
         self._ranks, self._places, self._is_let_in = ranks, places, True
         self._complete = min(counts, default=loader._number)
         self._is_enough, self._must_regroup = announced.is_enough, not announced.is_enough

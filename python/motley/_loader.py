@@ -538,6 +538,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if step is not None and step.number == number:
             self._number, self._epoch, self._cursor = number, step.epoch, cursor + (number - first) * self._batch
 
+    def _forget_ranks(self) -> None:
+        """The next pass begins with those that are there by then."""
+        self._ranks = self._splitter = self._saved_split = None
+        self._resumes = False
+
     def _tell_split(self) -> tuple[str, list[tuple[int, int]]]:
         """What is known of the ranks' speeds, and the limits with which that was learnt."""
         return self._splitter.save(), self._spread(self._limits, (0, 0))

@@ -138,7 +138,8 @@ class _Job:
 
     def _start_all(self) -> None:
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self.members = [self._start(place, "first") for place in range(self.workers)]
+        for place in range(self.workers):
+            self.members.append(self._start(place, "first"))
 
     def _start(self, place: int, kind: str) -> _Rank:
         mine, theirs = socket.socketpair()
@@ -214,9 +215,10 @@ class _Job:
             raise LaunchError(f"{words}, and no rank is left", 137, rank.place)
         has_another = self.replacements > 0
         self.replacements -= has_another
-        if self.epoch == 0:  # nothing is done yet that could be lost
+        if self.epoch == 0:
             if not has_another:
-                raise LaunchError(f"{words} before the first step, and no replacement is left", 137, rank.place)
+                raise LaunchError(f"{words} before all ranks had called motley.make_elastic, and no replacement is left", 137, rank.place)
+            _log.warning("all begin again, as not all ranks had called motley.make_elastic")
             for other in self._all():
                 other.process.kill()
                 other.process.wait()

@@ -79,6 +79,16 @@ class Rank:
                 raise KeyError("of the script")
             os.kill(os.getpid(), getattr(signal, what))
 
+    @torch.no_grad()
+    def evaluate(self, tests):
+        """By all ranks together, against all samples at once."""
+        mean = motley.Mean(tests)
+        for _, inputs, targets in tests:
+            mean.update(mean_loss(self.net.layers, inputs, targets))
+        told, expected = mean.compute(), mean_loss(self.net.layers, tests.dataset.inputs, tests.dataset.targets).item()
+        if abs(told - expected) > 1e-12 * expected:
+            raise ValueError(f"the mean loss over the ranks is {told}, of all samples at once it is {expected}")
+
     def count(self, files):
         return len(list(self.folder.glob(files)))
 
@@ -96,7 +106,8 @@ class Rank:
             (self.folder / f"ready-{self.place}-{os.getpid()}").touch()
         if "meeting" in plan:
             self.end_in_meetings()
-        motley.make_elastic(loader, optimizer, self.scheduler, checkpoint=plan.get("checkpoint"))
+        tests = motley.DataLoader(Data(50), 20, shuffle=False)
+        motley.make_elastic(loader, optimizer, self.scheduler, tests, checkpoint=plan.get("checkpoint"))
         optimizer.register_step_pre_hook(lambda *_: self.note("done", self.gave))
         self.is_over = False
         while loader.epoch < plan["passes"] and not self.is_over:
@@ -107,6 +118,8 @@ class Rank:
                     break
                 if plan.get("waits") and dist.get_world_size() < int(os.environ["WORLD_SIZE"]):
                     wait_until(lambda: self.count("ready-*") >= self.count("ended-*"), END)  # replacements are there
+            if "evaluates" in plan:
+                self.evaluate(tests)
         torch.save({"weights": weights(net), "forwards": int(net.forwards), "rate": self.scheduler.get_last_lr()},
                    self.folder / f"{self.place}.pt")
         dist.destroy_process_group()
@@ -121,7 +134,7 @@ class Rank:
         loss.backward()
         if "ends_after" in self.plan:  # so many steps with all ranks, after there were fewer
             self.met = self.met + 1 if dist.get_world_size() == self.plan["ends_after"][0] else 0
-            over = torch.tensor([float(not self.is_first and self.met >= self.plan["ends_after"][1])])
+            over = torch.tensor([float(self.count("ready-*") >= self.plan.get("joins", 1) and self.met >= self.plan["ends_after"][1])])
             dist.all_reduce(over)
             self.is_over = over.item() > 0
         self.gave = {"step": number, "split": self.loader.split, "places": self.loader._places}
@@ -219,7 +232,7 @@ class ElasticTest(unittest.TestCase):
 class KilledRanks(ElasticTest):
     def test_ranks_are_killed_one_after_the_other(self):
         """The last one, the first one, and one more, at different points of a step, until one is left."""
-        text = self.run_job("--elastic 1:4 --replacements 0", {"ends": {
+        text = self.run_job("--elastic 1:4 --replacements 0", {"evaluates": True, "ends": {
             "3 2 forward": "SIGKILL", "0 5 backward": "SIGKILL", "1 11 between": "SIGKILL"}})
         steps = self.check([2])
         self.assertEqual([len(split) for split in steps], [4] * 2 + [3] * 3 + [2] * 7 + [1] * 6)
@@ -246,7 +259,7 @@ class ReplacedRanks(ElasticTest):
             with self.subTest(place):
                 self.use_new_folder()
                 self.run_job("--elastic 2:3", {"passes": 10**6, "ends": {f"{place} 3 backward": "SIGKILL"}, "seconds": 0.001,
-                                               "waits": True, "ends_after": (3, 80)})
+                                               "evaluates": True, "waits": True, "ends_after": (3, 80)})
                 steps = self.check([0, 1, 2])
                 self.assertEqual(steps[3], [12, 12])
                 shares = [split[place] for split in steps[8:] if len(split) == 3]
@@ -267,7 +280,7 @@ class ReplacedRanks(ElasticTest):
                 self.check([0, 1, 2])
 
     def test_killed_from_outside(self):
-        job = self.start("--elastic 1:3 --replacements 2", {"passes": 10**6, "seconds": 0.001, "ends_after": (3, 10)})
+        job = self.start("--elastic 1:3 --replacements 2", {"passes": 10**6, "seconds": 0.001, "ends_after": (3, 10), "joins": 2})
         draw, killed = random.Random(5), set()
         for _ in range(2):
             def running():
@@ -323,6 +336,12 @@ class ElasticCommand(ElasticTest):
         job.communicate(timeout=END)
         for file in self.folder.glob("*.jsonl"):
             wait_until(lambda: not pathlib.Path("/proc", file.stem.split("-")[1]).exists())  # noqa: B023
+
+    def test_an_interrupt_ends_the_ranks(self):
+        job = self.start("--elastic 1:2", {"passes": 10**6})
+        wait_until(lambda: len([file for file in self.folder.glob("*.jsonl") if file.stat().st_size]) == 2)
+        job.send_signal(signal.SIGINT)
+        self.finish(job, code=130)
 
     def test_wrong_flags(self):
         for flags, words in ((["--elastic", "2"], "--elastic is '2'; MIN:MAX is accepted"), (["--elastic", "3:2"], "MAX of at least MIN"),
