@@ -98,7 +98,7 @@ class Rank:
         dist.init_process_group("motley")
         self.loader = loader = motley.DataLoader(Data(), BATCH, **plan.get("options", {}))
         self.net = net = CountingNet()
-        self.model = motley.weight_gradients(DDP(net, bucket_cap_mb=0.001), loader)
+        self.model = motley.weight_gradients(DDP(net, bucket_cap_mb=0.001, **plan.get("ddp", {})), loader)
         self.optimizer = optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
         self.scheduler = make_scheduler(optimizer)
         net.layers[2].weight.register_hook(lambda _: self.end_at("backward", loader._step.number))  # some buckets are on their way
@@ -248,7 +248,8 @@ class KilledRanks(ElasticTest):
 
     def test_batches_that_were_drawn_ahead(self):
         self.run_job("--elastic 1:3 --replacements 0", {
-            "options": {"num_workers": 1, "batch_split": [1, 2, 1]}, "ends": {"0 4 backward": "SIGKILL", "1 8 gradients": "SIGKILL"}})
+            "options": {"num_workers": 1, "batch_split": [1, 2, 1]}, "ddp": {"gradient_as_bucket_view": True},
+            "ends": {"0 4 backward": "SIGKILL", "1 8 gradients": "SIGKILL"}})
         steps = self.check([2])
         self.assertEqual(steps[3:5], [[6, 12, 6], [16, 8]])
 
