@@ -41,6 +41,7 @@ import motley_backend
 _motley.set_own_program([sys.executable, "-m", "motley"], os.path.dirname(__file__))
 
 from . import _backend, nn, optim  # noqa: F401
+from ._elastic import make_elastic
 from ._launch import LaunchError, launch
 from ._loader import DataLoader, Mean
 from ._pipeline import Pipeline, pipeline
@@ -53,5 +54,5 @@ from ._weighting import weight_gradients
 motley_backend.register()
 
 __version__: str = _motley.version
-__all__ = ["DataLoader", "LaunchError", "Mean", "Pipeline", "Plan", "Profile", "Schedule", "Simulation", "estimate", "launch", "nn",
-           "optim", "pipeline", "plan", "profile", "run_step", "schedule", "simulate", "weight_gradients"]
+__all__ = ["DataLoader", "LaunchError", "Mean", "Pipeline", "Plan", "Profile", "Schedule", "Simulation", "estimate", "launch",
+           "make_elastic", "nn", "optim", "pipeline", "plan", "profile", "run_step", "schedule", "simulate", "weight_gradients"]

@@ -1,11 +1,11 @@
 """``python -m motley``, or ``motley`` where the package is installed: the commands of the program of that name, in this process,
-``launch`` and ``export``.
+``launch``, ``run`` and ``export``.
 """
 
 import signal
 import sys
 
-from . import _launch, _motley
+from . import _launch, _motley, _run
 
 
 def main() -> int:
@@ -13,6 +13,8 @@ def main() -> int:
     words = sys.argv[1:]
     if words[:1] == ["launch"]:
         return _launch.main(words[1:])
+    if words[:1] == ["run"]:
+        return _run.main(words[1:])
     if words[:1] == ["export"]:
         from . import _export  # which imports more of PyTorch than the other commands need
 

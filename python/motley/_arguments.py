@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import re
 from typing import Any
 
 import torch
@@ -36,6 +37,14 @@ def read_seconds(name: str, value: Any) -> float:
     if read_number(name, value) > 1e9:
         raise ValueError(f"{name} is {value!r}; seconds above 0 and at most 1e9 are accepted")
     return float(value)
+
+
+def read_duration(name: str, text: str) -> float:
+    """Seconds of a text such as ``"90s"``, above 0."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)", text)
+    if not found or not float(found[1]):
+        raise ValueError(f"{name} is '{text}'; a duration such as '250ms', '90s' or '2h' is accepted")
+    return float(found[1]) * {"ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def read_mean(name: str, value: Any) -> float:

@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 import motley_backend
 
 from . import _motley
+from ._control import find_launcher, make_group_until_let_in
 
 # Gradient buckets come from the backend's memory, which all ranks of a host map, unless the user says otherwise: PyTorch
 # turned that off for the sake of NCCL's memory pools. It is read when a DistributedDataParallel makes its buckets.
@@ -61,6 +62,8 @@ def create(options: Any) -> Any:
         torch.distributed.DistBackendError: a rank did not come, or was refused.
     """
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    if (launcher := find_launcher()) is not None and launcher.is_replacement:
+        return make_group_until_let_in(options)
     if size == 1:
         return _motley.Backend(rank, _ranks(options), timeout, None, _make_gloo(options.store, rank, size, timeout, True), "")
     backend = _motley.Backend(rank, _ranks(options), timeout, *_meet(options))
@@ -123,7 +126,7 @@ def _arrange(store: Store, rank: int, one_host: bool, timeout: timedelta) -> _mo
         _wait(store, ["endpoint"], [0], timeout, timeout)
         endpoint, *place = store.get("endpoint").decode().split()
         secret = _motley.read_shared_secret(*map(int, place)) if one_host else secret
-    return _motley.Rendezvous(secret, not one_host, endpoint, host, publish, transport == "tcp")
+    return _motley.Rendezvous(secret, not one_host, endpoint, host, publish, transport == "tcp", find_launcher() is None)
 
 
 def _read_secret() -> str:

@@ -294,12 +294,7 @@ def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> None:
                     waited[index] = max(waited[index], _motley.seconds_without_processor(rank.pid) - starved[index])
             time.sleep(0.05)
     except KeyboardInterrupt:
-        _wait_for_all(ranks, _PATIENCE)  # in a terminal Ctrl-C has reached them, too
-        for rank in ranks:
-            if rank.poll() is None:
-                rank.send_signal(signal.SIGINT)
-        _wait_for_all(ranks, _PATIENCE)
-        _stop(ranks)
+        interrupt(ranks)
         raise
     finally:
         if pacer is not None:
@@ -319,7 +314,17 @@ def _peek(rank: subprocess.Popen[bytes]) -> int | None:
     return None if ended is None else ended.si_status
 
 
-def _stop(ranks: list[subprocess.Popen[bytes]]) -> None:
+def interrupt(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Ends them as Ctrl-C does, which in a terminal has reached them, too."""
+    _wait_for_all(ranks, _PATIENCE)
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.send_signal(signal.SIGINT)
+    _wait_for_all(ranks, _PATIENCE)
+    stop(ranks)
+
+
+def stop(ranks: list[subprocess.Popen[bytes]]) -> None:
     """Ends those that still run."""
     for rank in ranks:
         if rank.poll() is None:
@@ -341,7 +346,7 @@ def _wait_for_all(ranks: list[subprocess.Popen[bytes]], seconds: float) -> None:
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
     """Ends those that still run. Raises LaunchError about the first that failed, by itself if there is one."""
     failed = next((index for index, rank in enumerate(ranks) if rank.poll()), None)
-    _stop(ranks)
+    stop(ranks)
     if failed is None:
         failed = next((index for index, rank in enumerate(ranks) if rank.returncode), None)
     if failed is None:

@@ -11,6 +11,7 @@ times say nothing of the new split; they are left out.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import math
 import os
@@ -53,6 +54,7 @@ class _Step:
     split: list[int]  # samples of each rank
     after: tuple[int, int]  # epoch and cursor once it is done
     is_repeated: bool = False  # its times say nothing of its split
+    is_redealt: bool = False  # it was drawn for another split, before the ranks changed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +186,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._ranks: Any = None  # Ranks, from the first pass on
         self._splitter: Any = None
         self._limits: list[tuple[int, int]] = []  # of each rank's samples, as the splitter counts them
+        self._places: list[int] = []  # of each rank among those that the splitter knows, of which some may have been lost
+        self._known = 0  # how many the splitter knows
+        self._regrouped_at = -1  # the step with which the ranks went on once they had changed
+        self._elastic: Any = None  # of motley.make_elastic
+        self._group_is_broken = False  # as a rank of an elastic job was lost between steps
         self._step: _Step | None = None  # the step at hand
         self._run: RunDirectory | None = None
         self._saved_split: str | None = None
@@ -319,20 +326,21 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _yield_batches(self) -> Iterator[Any]:
         batches = self._begin_pass()
-        sent: tuple[_Step, PendingRows] | None = None  # what was measured in the step before the last one
+        sent: tuple[_Step, PendingRows, Ranks] | None = None  # what was measured in the step before the last one
         upcoming: list[Any] = []
         try:
             while True:
                 asked = time.monotonic()
                 if self.step_ends:
                     done = self._step
-                    measured = self._measure(asked) if done else None
+                    measured = self._measure(asked) if done and done.number > self._regrouped_at else None
                     if sent:
                         self._learn(*sent)
                         sent = None
                     self._decide(self._number + self._ahead)
                     if done and measured:
-                        sent = (done, self._ranks.start_gather(measured))
+                        with self._noting_lost_ranks():
+                            sent = (done, self._ranks.start_gather(measured), self._ranks)
                     self._began, self._loading, self._losses = time.monotonic(), 0.0, math.nan
                     asked = self._began
                 batch = upcoming.pop() if upcoming else next(batches, _END)
@@ -342,10 +350,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                         sent = None
                     break
                 drawn = self._drawn.popleft()
-                if self._fits(drawn.step.split):
-                    self._hand_out(drawn)
-                else:
+                if not self._fits(drawn.step.split):
                     batch = self._deal_again(drawn.step)
+                elif drawn.step.is_redealt:
+                    batch = self._deal(drawn.step)
+                else:
+                    self._hand_out(drawn)
                 if self._look_ahead:
                     upcoming.append(next(batches, _END))
                     for look in self._look_ahead if upcoming[0] is not _END else []:
@@ -353,8 +363,19 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 self._loading += time.monotonic() - asked
                 yield batch
         finally:
-            if sent:
-                sent[1].wait()  # nothing is on its way when a process ends or another loader speaks
+            if sent and sent[2] is self._ranks:
+                with self._noting_lost_ranks():
+                    sent[1].wait()  # nothing is on its way when a process ends or another loader speaks
+
+    @contextlib.contextmanager
+    def _noting_lost_ranks(self) -> Iterator[None]:
+        """In an elastic job a rank may be lost between steps. Then the next step begins with the ranks that are left."""
+        try:
+            yield
+        except dist.DistBackendError:
+            if self._elastic is None:
+                raise
+            self._group_is_broken = True
 
     def _hand_out(self, batch: _Batch) -> None:
         step, ranks = batch.step, self._ranks
@@ -380,14 +401,29 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Splits no longer give ranks more samples than these."""
         limits = [(min(low, new // self._counted), min(high, new // self._counted))
                   for (low, high), new in zip(self._limits, maximums)]
-        self._splitter.limit(self._number, limits)
+        self._splitter.limit(self._number, self._spread(limits, (0, 0)))
         self._limits = limits
+
+    def _spread(self, values: list[Any], absent: Any) -> list[Any]:
+        """A value for each that the splitter knows, of one for each rank."""
+        spread = [absent] * self._known
+        for place, value in zip(self._places, values):
+            spread[place] = value
+        return spread
+
+    def _plan(self, step: int, window: int) -> list[int]:
+        """Each rank's samples, by what is known now."""
+        shares = self._splitter.plan(step, window // self._counted)
+        return [shares[place] * self._counted for place in self._places]
 
     def _deal_again(self, step: _Step, *, repeats: bool = False) -> Any:
         """Splits a step's batch anew, by what is known now, and loads this rank's part of it."""
-        window, (first, cursor) = sum(step.split), self._pass
-        split = [count * self._counted for count in self._splitter.plan(step.number, window // self._counted)]
-        rank = self._ranks.rank
+        return self._deal(dataclasses.replace(step, split=self._plan(step.number, sum(step.split)), is_repeated=repeats))
+
+    def _deal(self, step: _Step) -> Any:
+        """Loads this rank's part of a step's batch."""
+        first, cursor = self._pass
+        split, rank = step.split, self._ranks.rank
         begin = cursor + (step.number - first) * self._batch
         if split[rank]:
             begin += sum(split[:rank])
@@ -396,7 +432,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                    else list(range(begin, end)))
         dataset: Any = self.dataset
         items = dataset.__getitems__(samples) if hasattr(dataset, "__getitems__") else [dataset[sample] for sample in samples]
-        self._hand_out(_Batch(dataclasses.replace(step, split=split, is_repeated=repeats), split[rank], 1, True, True))
+        self._hand_out(_Batch(step, split[rank], 1, True, True))
         batch = self.collate_fn(items)
         if self.pin_memory and torch.cuda.is_available():
             batch = torch.utils.data._utils.pin_memory.pin_memory(batch)  # type: ignore[no-untyped-call]
@@ -423,11 +459,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         losses = 0.0 if not self.samples else self._losses
         return [float(self.samples), seconds, max(0.0, asked - self._began - seconds), min(self._loading, seconds), losses]
 
-    def _learn(self, step: _Step, pending: PendingRows) -> None:
-        measured = pending.wait().tolist()
-        planned = [count * self._counted for count in self._splitter.shares]
+    def _learn(self, step: _Step, pending: PendingRows, ranks: Ranks) -> None:
+        measured: list[list[float]] = []
+        if ranks is self._ranks:  # else others may know it or not, so it is forgotten
+            with self._noting_lost_ranks():
+                measured = pending.wait().tolist()
+        if not measured:
+            return
+        planned = [self._splitter.shares[place] * self._counted for place in self._places]
         if self._policy == "dynamic" and step.split == planned and not step.is_repeated:
-            self._splitter.observe(step.number, [(int(samples) // self._counted, seconds, rest) for samples, seconds, rest, *_ in measured])
+            self._splitter.observe(step.number, self._spread(
+                [(int(samples) // self._counted, seconds, rest) for samples, seconds, rest, *_ in measured], (0, 0.0, 0.0)))
         if self._ranks.rank == 0 and self._writer is not None:
             _write(self._writer, step, measured)
         if self._run is not None:
@@ -437,9 +479,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _join(self) -> Any:
         """Agrees with the other ranks, once: whether all are given the same, how far they draw ahead, and what they can hold."""
-        if self._ranks is not None:
-            return self._ranks
-        ranks = Ranks(self._group)
+        if self._ranks is None:
+            ranks = Ranks(self._group)
+            self._agree(ranks, list(range(ranks.count)), ranks.count)
+        return self._ranks
+
+    def _agree(self, ranks: Ranks, places: list[int], known: int) -> None:
+        """``places`` are the ranks', of as many as are ``known`` to the splitter."""
+        self._places, self._known = places, known
         steps_ahead = math.ceil(self.num_workers * (self.prefetch_factor or 2) / (1 if self._micro else self._accumulation))
         if self._look_ahead:
             steps_ahead += 1
@@ -470,8 +517,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if sum(low for low, _ in self._limits) * self._counted > self._batch:
             raise ValueError(f"min_local_batch_size of all ranks together is {sum(low for low, _ in self._limits) * self._counted}, more "
                              f"than global_batch_size, {self._batch}")
-        self._splitter = _motley.BatchSplitter(
-            self._policy, self._batch // self._counted, self._limits, self._proportions, self._recorded, self._recorded_name)
+        self._splitter = self._make_splitter(self._spread(self._limits, (0, 0)))
         self._restore_split(self._saved_split)
         if (folder := self._folder) is not None:
             self._run = ranks.agree(lambda: RunDirectory(
@@ -479,7 +525,44 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 gradient_sync=dist.get_backend(self._group) if ranks.count > 1 else "", global_batch_size=self._batch,
                 training_samples=self._size) if ranks.rank == 0 else None)
         self._ranks = ranks
-        return ranks
+
+    def _make_splitter(self, limits: list[tuple[int, int]]) -> Any:
+        return _motley.BatchSplitter(
+            self._policy, self._batch // self._counted, limits, self._proportions, self._recorded, self._recorded_name)
+
+    # ---- In an elastic job, when the ranks change
+
+    def _go_back_to(self, number: int) -> None:
+        """Takes back the step at hand if it is this one: it begins once more."""
+        step, (first, cursor) = self._step, self._pass
+        if step is not None and step.number == number:
+            self._number, self._epoch, self._cursor = number, step.epoch, cursor + (number - first) * self._batch
+
+    def _forget_ranks(self) -> None:
+        """The next pass begins with those that are there by then."""
+        self._ranks = self._splitter = self._saved_split = None
+        self._resumes = False
+
+    def _tell_split(self) -> tuple[str, list[tuple[int, int]]]:
+        """What is known of the ranks' speeds, and the limits with which that was learnt."""
+        return self._splitter.save(), self._spread(self._limits, (0, 0))
+
+    def _change_ranks(self, ranks: Ranks, places: list[int], known: int, told: tuple[str, list[tuple[int, int]]] | None) -> None:
+        """Goes on from the next step with these ranks. All of them are given what one of them told of the split."""
+        self._regrouped_at = self._number
+        self._agree(ranks, places, known)
+        if told is not None:
+            saved, limits = told
+            self._splitter = self._make_splitter(limits)
+            self._restore_split(saved)
+            self._splitter.limit(self._number, self._spread(self._limits, (0, 0)))
+        self._group_is_broken = False
+        self._drawn = collections.deque(
+            dataclasses.replace(batch, step=dataclasses.replace(batch.step, split=self._plan(batch.step.number, sum(batch.step.split)),
+                                                                is_redealt=True)) for batch in self._drawn)
+        decided, self._decided = self._decided, {}
+        for step in decided:
+            self._decide(step)
 
     def _describe(self, rank: int) -> dict[str, Any]:
         """This rank, as a run directory has it."""
@@ -499,7 +582,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         first, cursor = self._pass
         window = self._window(min(self._size, cursor + (step - first) * self._batch))
         if window and step not in self._decided:
-            split = [count * self._counted for count in self._splitter.plan(step, window // self._counted)]
+            split = self._plan(step, window)
             if any(samples % self._unit for samples in split):
                 raise ValueError(f"{self._recorded_name}: step {step} is split as {split}, and each part must be a multiple of "
                                  f"{self._unit} samples, as gradients are accumulated")
@@ -507,10 +590,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _draw(self) -> Iterator[list[int]]:
         step, cursor = self._pass
-        epoch, rank = self._epoch, self._ranks.rank
+        epoch = self._epoch
         order = _motley.Ledger(self._seed, epoch, 0, self._size) if self._shuffle else None
         while window := self._window(cursor):
-            split = self._decided.pop(step)
+            split, rank = self._decided.pop(step), self._ranks.rank
             mine, begin = split[rank], cursor + sum(split[:rank])
             end = cursor + window
             laid_out = _Step(step, epoch, split, (epoch, end) if self._window(end) else (epoch + 1, 0))

@@ -95,7 +95,7 @@ class Rendezvous:
     """What the ranks of a process group have agreed on (src/motley/bind/backend_module.cpp)."""
 
     def __init__(self, secret: str, is_given_secret: bool, endpoint: str, bind_host: str, publish: Callable[[str], None],
-                 over_tcp: bool) -> None: ...
+                 over_tcp: bool, seeks_cause: bool) -> None: ...
 
 class Backend(dist.Backend):
     """The backend motley of a process group (src/motley/bind/backend.h). Waits for all ranks; raises DistBackendError."""

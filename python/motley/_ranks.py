@@ -47,7 +47,7 @@ class Ranks:
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise ValueError("this process is not a rank of process_group")
-        self.timeout = _find_timeout(group)
+        self.timeout = find_timeout(group)
         if self.count > 1:
             own: Any = group if group is not None else dist.group.WORLD
             if own not in _side_groups:
@@ -103,10 +103,10 @@ class Ranks:
         return value
 
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """Makes a tensor, of equal shape on every rank, that of rank 0."""
+    def broadcast(self, tensor: torch.Tensor, rank: int = 0) -> None:
+        """Makes a tensor, of equal shape on every rank, that of one rank."""
         if self._side is not None:
-            self._broadcast(tensor, 0)
+            self._broadcast(tensor, rank)
 
     def _broadcast(self, tensor: torch.Tensor, rank: int) -> None:
         _recent.append(tensor)
@@ -180,7 +180,12 @@ def make_group(group: dist.ProcessGroup | None, ranks: Sequence[int], timeout: t
         store, ranks.index(rank), len(ranks), timeout, [dist.get_global_rank(group, one) for one in ranks], names[0]))
 
 
-def _find_timeout(group: dist.ProcessGroup | None) -> timedelta:
+def forget_groups() -> None:
+    """Those of process groups that have been destroyed."""
+    _side_groups.clear()
+
+
+def find_timeout(group: dist.ProcessGroup | None) -> timedelta:
     """A process group's."""
     try:
         own: Any = group if group is not None else dist.group.WORLD

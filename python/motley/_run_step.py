@@ -55,6 +55,13 @@ def run_step(step: Callable[[Any], Result], batch: Any, loader: DataLoader) -> R
     if loader._unit != 1:
         raise ValueError("motley.run_step takes one batch a step, and this loader accumulates gradients over several: what a micro-batch "
                          "needs follows from micro_batch_size")
+    if loader._elastic is not None:
+        result: Result = loader._elastic.run(lambda batch: _run(step, batch, loader), batch)
+        return result
+    return _run(step, batch, loader)
+
+
+def _run(step: Callable[[Any], Result], batch: Any, loader: DataLoader) -> Result:
     weights = [weight for weight in loader._weights if isinstance(weight, _HookWeight)]
     backend = _backend.find(loader._group) if weights and loader._ranks.count > 1 else None
     buffers = [(buffer, buffer.detach().clone()) for weight in weights for buffer in weight.model.buffers()] if backend else []

@@ -190,6 +190,22 @@ class _HookWeight(_Weight):
     def begin_batch(self, is_last: bool) -> None:
         self.model.require_backward_grad_sync = is_last
 
+    @property
+    def is_renewable(self) -> bool:
+        """Whether ``renew()`` can: of all ranks, and with the hook of this module."""
+        return self.model.process_group is dist.group.WORLD and self.model._comm_hooks[0][0] is _motley.register_gradient_hook
+
+    def renew(self) -> None:
+        """For the process group that has taken the place of the one before, of all ranks: a new reducer. Gradients stay."""
+        model = self.model
+        assert dist.group.WORLD is not None
+        model.process_group = dist.group.WORLD
+        state = model.__getstate__()  # type: ignore[no-untyped-call]
+        del model.reducer, model.logger  # with the hooks that they have at the parameters
+        model.__setstate__(state)  # type: ignore[no-untyped-call]
+        _motley.register_gradient_hook(model.reducer, model.process_group, self.shared)
+        self.ranks = dist.get_world_size()
+
     def check(self, _: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Before each forward of the model: whether its gradients will be weighted as those of this batch."""
         if not torch.is_grad_enabled():

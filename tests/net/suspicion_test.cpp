@@ -49,5 +49,12 @@ TEST(Suspicion, RankZeroDecidesBeforeTheOthers) {
   EXPECT_EQ(first.find_verdict(first.settle_at())->error.message, "rank 3 ended (seen by rank 2)");
 }
 
+TEST(Suspicion, WithoutWaitingNothingIsHeldBack) {
+  Suspicion suspicion(1, false);
+  const auto verdict = suspicion.consider(report(1, 2, ErrorCode::kPeerLost, "rank 2 ended"), true, 10);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->error.message, "rank 2 ended");
+}
+
 }  // namespace
 }  // namespace motley::net

@@ -14,8 +14,8 @@ from ranks import run_scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "examples/pipeline"
-COMMANDS = [[], ["check"], ["profile"], ["plan"], ["simulate"], ["train"], ["launch"], ["export"], ["schedule"], ["schedule", "simulate"],
-            ["schedule", "serve"], ["schedule", "submit"], ["server"], ["data-server"], ["report"]]
+COMMANDS = [[], ["check"], ["profile"], ["plan"], ["simulate"], ["train"], ["launch"], ["run"], ["export"], ["schedule"],
+            ["schedule", "simulate"], ["schedule", "serve"], ["schedule", "submit"], ["server"], ["data-server"], ["report"]]
 PYTHON = [sys.executable, "-m", "motley"]
 
 

@@ -1,14 +1,18 @@
 """The examples that need nothing but PyTorch, against one process."""
+import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 
 import torch
+from harness import children
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from example_runs import EXAMPLES, RUN, ExampleTest, train_alone
+from example_runs import EXAMPLES, RUN, ExampleTest, double_precision, train_alone
+from motley import _motley
 
 
 class Fsdp(ExampleTest):
@@ -38,6 +42,49 @@ class Pipeline(ExampleTest):
             optimizer.step()
         for name, value in torch.load(self.folder / "weights.pt").items():
             torch.testing.assert_close(value, net.state_dict()[name], rtol=1e-4, atol=1e-5)  # float32
+
+
+IN_FLOAT64 = """
+import os, runpy, sys, torch
+torch.set_default_dtype(torch.float64)
+torch.Tensor.float = torch.Tensor.double
+sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+class Elastic(ExampleTest):
+    def test_rank_0_is_killed_and_it_equals_one_process(self):
+        steps, batch = 40, 256
+        (self.folder / "in_float64.py").write_text(IN_FLOAT64)
+        job = subprocess.Popen([sys.executable, "-m", "motley", "run", "--elastic", "1:2", "--replacements", "0", "in_float64.py",
+                                EXAMPLES / "elastic.py", "--steps", str(steps), "--global-batch-size", str(batch)], cwd=self.folder,
+                               stdout=subprocess.PIPE, text=True)
+        self.addCleanup(job.kill)
+        self.assertRegex(job.stdout.readline(), r"step 20: loss .*, split \[\d+, \d+\]")
+        os.kill(min(children(job.pid, "motley._rank")), signal.SIGKILL)
+        rest, _ = job.communicate(timeout=RUN)
+        self.assertEqual(job.returncode, 0)
+        self.assertRegex(rest, r"step 40: loss .*, split \[256\]")
+        self.check(torch.load(self.folder / "weights.pt"), self.train_alone(steps, batch))
+
+    @double_precision()
+    def train_alone(self, steps, batch):
+        from fashion_mnist import Images, make_net
+        torch.manual_seed(0)
+        net, data = make_net(), Images("train")
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        order = _motley.Ledger(0, 0, 0, len(data)).samples(0, steps * batch)
+        for begin in range(0, len(order), batch):
+            numbers = order[begin:begin + batch]
+            images = torch.stack([data[number][0] for number in numbers])
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(images), data.labels[numbers]).backward()
+            optimizer.step()
+            scheduler.step()
+        return net.state_dict()
 
 
 class ClickModel(ExampleTest):

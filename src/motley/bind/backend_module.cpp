@@ -23,6 +23,7 @@ struct Rendezvous {
   std::string bind_host;                            // that this rank listens at
   std::function<void(const std::string&)> publish;  // rank 0's endpoint with its port, before the others are waited for
   collective::Transport transport = collective::Transport::kAuto;
+  bool seeks_cause = true;  // see net::SessionOptions
 };
 
 Result<Backend::Group> join(int rank, double seconds, const Rendezvous& rendezvous, const std::vector<int>& ranks) {
@@ -34,6 +35,7 @@ Result<Backend::Group> join(int rank, double seconds, const Rendezvous& rendezvo
   options.bind_host = rendezvous.bind_host;
   options.given_secret = rendezvous.is_given_secret;
   options.join_seconds = seconds;
+  options.seeks_cause = rendezvous.seeks_cause;
   options.publish = [&](const net::Endpoint& bound) -> Status {
     rendezvous.publish(fmt::format("{}:{}", bound.host, bound.port));
     return {};
@@ -65,14 +67,15 @@ Backend::Group join_or_throw(int rank, double seconds, const Rendezvous& rendezv
 void add_backend(py::module_& module) {
   py::class_<Rendezvous>(module, "Rendezvous")
       .def(py::init([](std::string secret, bool is_given_secret, std::string endpoint, std::string bind_host,
-                       std::function<void(const std::string&)> publish, bool over_tcp) {
+                       std::function<void(const std::string&)> publish, bool over_tcp, bool seeks_cause) {
              return Rendezvous{
                  std::move(secret),   is_given_secret,
                  std::move(endpoint), std::move(bind_host),
-                 std::move(publish),  over_tcp ? collective::Transport::kTcp : collective::Transport::kAuto};
+                 std::move(publish),  over_tcp ? collective::Transport::kTcp : collective::Transport::kAuto,
+                 seeks_cause};
            }),
            py::arg("secret"), py::arg("is_given_secret"), py::arg("endpoint"), py::arg("bind_host"), py::arg("publish"),
-           py::arg("over_tcp"));
+           py::arg("over_tcp"), py::arg("seeks_cause"));
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
       .def(py::init([](int rank, const std::vector<int>& ranks, std::chrono::milliseconds timeout,
                        const std::optional<Rendezvous>& rendezvous, c10::intrusive_ptr<c10d::Backend> gloo,

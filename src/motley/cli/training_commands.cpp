@@ -267,17 +267,21 @@ void add_train(CLI::App& app, Action& action) {
   add_job(command, arguments.request.job, "Job file (docs/reference/job.md); with --resume the run's own by default");
 }
 
-// Of the Python package, which answers it before the other commands; the program knows its name.
+// Of the Python package, which answers them before the other commands; the program knows their names.
 void add_launch(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("launch", "Start the ranks of a Python script on this machine");
-  command->footer("Of the Python package: python -m motley launch --help")->prefix_command();
-  command->callback([&action] {
-    action = []() -> Status {
-      return fail(ErrorCode::kInvalidInput,
-                  "launch: starts Python scripts; accepted: python -m motley launch, of the Python package "
-                  "(docs/reference/python.md)");
-    };
-  });
+  for (const auto& [name, about] : {std::pair("launch", "Start the ranks of a Python script on this machine"),
+                                    std::pair("run", "The same, and go on where ranks are lost")}) {
+    CLI::App* command = app.add_subcommand(name, about);
+    command->footer(fmt::format("Of the Python package: python -m motley {} --help", name))->prefix_command();
+    command->callback([&action, name] {
+      action = [name]() -> Status {
+        return fail(ErrorCode::kInvalidInput,
+                    "{0}: starts Python scripts; accepted: python -m motley {0}, of the Python package "
+                    "(docs/reference/python.md)",
+                    name);
+      };
+    });
+  }
 }
 
 void add_report(CLI::App& app, Action& action) {

@@ -83,7 +83,7 @@ std::vector<Heartbeat> PeerStatus::list_heartbeats() const {
 }
 
 std::optional<AbortMessage> Suspicion::consider(AbortMessage report, bool seen_directly, double now) {
-  if (!may_be_consequence(report)) return in_own_words(std::move(report));
+  if (!waits_ || !may_be_consequence(report)) return in_own_words(std::move(report));
   if (!report_) {
     settle_at_ = now + (rank_ == 0 ? kGraceSeconds : kOthersGraceSeconds);
   } else if (!seen_directly || seen_directly_) {

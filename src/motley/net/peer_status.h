@@ -77,7 +77,8 @@ class PeerStatus {
 // than it does, so that all ranks name the same cause. Verdicts are in its own words.
 class Suspicion {
  public:
-  explicit Suspicion(int rank) : rank_(rank) {}
+  // Without `waits` nothing is held back.
+  explicit Suspicion(int rank, bool waits = true) : rank_(rank), waits_(waits) {}
 
   // The verdict, where the report settles the matter; else it is held back, or dropped for what is suspected already.
   // `seen_directly`: a control connection told us, not another rank. `now`: monotonic seconds.
@@ -85,12 +86,13 @@ class Suspicion {
   // The verdict, once nothing better has come by `now`.
   std::optional<AbortMessage> find_verdict(double now) const;
   double settle_at() const { return settle_at_; }  // infinite where nothing is suspected
-  void clear() { *this = Suspicion(rank_); }
+  void clear() { *this = Suspicion(rank_, waits_); }
 
  private:
   AbortMessage in_own_words(AbortMessage report) const;
 
   int rank_;
+  bool waits_;
   std::optional<AbortMessage> report_;
   bool seen_directly_ = false;
   double settle_at_ = std::numeric_limits<double>::infinity();

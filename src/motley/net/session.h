@@ -100,6 +100,9 @@ struct SessionOptions {
   std::string fingerprint;       // of the effective job; ranks that differ are refused, with both values in the message
   bool payload_checksum = true;  // CRC-32C over payloads between hosts, where they are not encrypted
   Encryption encryption = Encryption::kAuto;
+  // What may follow from another failure, such as a closed connection, is held back until that is known, or for a
+  // moment. Not where the ranks go on whatever it was.
+  bool seeks_cause = true;
   // The others go on where ranks are lost: see Session::regroup.
   bool is_elastic = false;
   // The rank joins a job that runs, of which `rendezvous` is a member that listens: join() then only asks who is there,

@@ -34,7 +34,7 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
       acceptor_(
           std::move(gathering.data_listener), secret_, own_claim(options_, membership_, 0),
           [this](const Claim& peer) { return judge(peer); }, options_.encryption),
-      suspicion_(membership_.rank),
+      suspicion_(membership_.rank, options_.seeks_cause),
       requests_(waits_) {
   requests_.publish(list_controls(), true);
   if (options_.is_elastic) members_.emplace(membership_, std::move(gathering.present), options_.join_seconds);
