@@ -66,6 +66,12 @@ TEST_F(Simulation, InvariantsHold) {
   for (const Failure& failure : result.failures) ADD_FAILURE() << "seed " << failure.seed << ": " << failure.violation;
 }
 
+// A rank that is refused, as its peer is in the next epoch already, goes on once it has learnt of that.
+TEST_F(Simulation, WhatFailedOnceHolds) {
+  const Outcome outcome = run_schedule(make_schedule(5004833));
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.violations.front();
+}
+
 TEST_F(Simulation, ADroppedGuardIsFoundAndExplained) {
   const BatchResult result = run_batch({.first_seed = 1, .schedules = 200, .mutant = "folder-fsync"});
   ASSERT_EQ(result.failures.size(), 1U);

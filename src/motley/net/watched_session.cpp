@@ -264,8 +264,10 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect_to(int peer, std::ui
     return std::make_unique<Connection>(std::move(host->channel), std::move(identity), has_checksums(member));
   }
   if (health_.failed()) return fail(health_.failure());
-  if (host.error().code == ErrorCode::kRefused) return fail(Error{ErrorCode::kRefused, host.error().message, peer});
-  return fail(Error{ErrorCode::kTimeout, host.error().message, peer});
+  if (host.error().code != ErrorCode::kRefused) return fail(Error{ErrorCode::kTimeout, host.error().message, peer});
+  const Error refused{ErrorCode::kRefused, host.error().message, peer};
+  // The peer may be in an epoch that this rank is about to learn of.
+  return fail(options_.is_elastic && purpose != kControlPurpose ? first_cause(*this, refused) : refused);
 }
 
 Result<RunningJob> ask_who_is_there(const Endpoint& endpoint, const SessionOptions& options, const Secret& secret,
