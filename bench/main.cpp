@@ -106,7 +106,8 @@ const std::map<std::string, std::vector<Part>>& benches() {
   return all;
 }
 
-constexpr std::string_view kLong[] = {"elastic", "planners", "simulation"};  // take half an hour and more; run only when named
+constexpr std::string_view kLong[] = {"elastic", "planners",
+                                      "simulation"};  // take half an hour and more; run only when named
 
 struct BenchArguments {
   std::string name;

@@ -128,10 +128,7 @@ Status Regrouping::tell(double begin) {
   const std::string text = fmt::format("{}; {} of {} workers go on after {:.3g} s", fmt::join(news, ", "),
                                        context_.present.size(), context_.size, monotonic_seconds() - begin);
   if (context_.writes()) spdlog::warn("step {}: {}", progress_.step + 1, text);
-  const char* kind = !lost.empty()     ? "lost"
-                     : !left.empty()   ? "left"
-                     : !joined.empty() ? "joined"
-                                       : "server-lost";
+  const char* kind = !lost.empty() ? "lost" : !left.empty() ? "left" : !joined.empty() ? "joined" : "server-lost";
   return parts_.reporter->event(progress_.step, kind, text);
 }
 
