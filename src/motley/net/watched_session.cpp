@@ -502,11 +502,6 @@ void WatchedSession::install(const Epoch& epoch) {
     if (!is_in(before, rank)) newcomers.emplace(rank, members_->member(rank));
     if (rank != membership_.rank && !controls_[static_cast<std::size_t>(rank)]) missing.push_back(rank);
   }
-  if (!missing.empty() && !is_in(before, membership_.rank)) {
-    return health_.break_off(
-        {ErrorCode::kPeerLost, fmt::format("rank {} was lost while it joined", membership_.rank), membership_.rank},
-        true);
-  }
   health_.install(epoch, newcomers);
   for (const int rank : missing) {
     if (!members_->roster().is_lost(rank)) lose(rank, "has gone as soon as it was a member");
