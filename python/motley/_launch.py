@@ -64,11 +64,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--emulated-speeds", metavar="S,S,...", help="relative speed of each rank, such as 1,1,0.5,0.25")
     parser.add_argument("--sbatch", metavar="OPTIONS", action="append", help="print a batch script instead, in which these are the options "
                         "of sbatch, a task a rank; once for each kind of nodes")
-    parser.add_argument("script", help="a Python file")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
-    given = parser.parse_args(words)
-    if not os.path.isfile(given.script):
-        parser.error(f"there is no script '{given.script}'")
+    given = read_words(parser, words)
     if given.sbatch:
         if given.workers is not None or given.emulated_speeds is not None:
             parser.error("--sbatch says how many ranks there are; --workers and --emulated-speeds are for this machine")
@@ -99,6 +95,16 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def read_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The flags of a command that starts a script, and at the end ``script``, a file that is there, and its ``arguments``."""
+    parser.add_argument("script", help="a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    given = parser.parse_args(words)
+    if not os.path.isfile(given.script):
+        parser.error(f"there is no script '{given.script}'")
+    return given
 
 
 # The script runs on the first node of the first component, where rank 0 is, too. A task finds its place among all of them by Slurm's

@@ -46,11 +46,7 @@ def main(words: Sequence[str]) -> int:
                         "3 by default")
     parser.add_argument("--join-timeout", metavar="DURATION", default="60s", help="how long fewer than MIN ranks wait for others that are "
                         "being started; 60s by default")
-    parser.add_argument("script", help="a Python file")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
-    given = parser.parse_args(words)
-    if not os.path.isfile(given.script):
-        parser.error(f"there is no script '{given.script}'")
+    given = _launch.read_words(parser, words)
     try:
         least, most = map(int, given.elastic.split(":"))
     except ValueError:

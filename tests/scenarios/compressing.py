@@ -2,39 +2,16 @@
 
 import gzip
 import pathlib
-import subprocess
-import time
 import unittest
 
 import numpy
 
-from harness import BINARY, Scenario, relative_difference
+from harness import Scenario, relative_difference
 
 FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 
 class Compressing(Scenario):
-    def served(self, count):
-        """Flags for a job on servers that run apart. Two on one host are reached over TCP."""
-        token = self.folder / "token"
-        token.write_text("a token that nobody guesses\n")
-        token.chmod(0o600)
-        addresses = []
-        for index in range(count):
-            address = self.folder / f"address-{index}"
-            server = subprocess.Popen(
-                [BINARY, "server", "--listen", "127.0.0.1:0", "--threads", "1", "--token-file", token,
-                 "--address-file", address, "--quiet"],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self.addCleanup(server.wait)
-            self.addCleanup(server.kill)
-            deadline = time.monotonic() + 20
-            while not address.exists():
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.02)
-            addresses.append(address.read_text().strip())
-        return ("--gradient-sync.method", "parameter-server", "--gradient-sync.servers", ",".join(addresses), "--gradient-sync.token-file", token)
-
     def accuracy(self, run):
         return [line["evaluation"]["accuracy"] for line in self.lines(run) if "evaluation" in line][-1]
 
@@ -47,7 +24,7 @@ class Compressing(Scenario):
             numpy.save(self.folder / f"{name}.npy", (pixels / 255 - 0.3).astype(numpy.float32))
             numpy.save(self.folder / f"{name}_targets.npy",
                        numpy.frombuffer(labels, numpy.uint8, offset=8)[:count].astype(numpy.int64))
-        flags = (*self.served(2), "--workers", 2, "--batch-split.mode", "equal", "--global-batch-size", 40, "--epochs", 6,
+        flags = (*self.start_servers(2)[1], "--workers", 2, "--batch-split.mode", "equal", "--global-batch-size", 40, "--epochs", 6,
                  "--model.hidden-sizes", "64", "--lr-scheduler.name", "cosine")
         momentum = ("--optimizer.momentum", 0.9, "--optimizer.learning-rate", 0.02)
         plain = ("--optimizer.momentum", 0, "--optimizer.learning-rate", 0.2)
@@ -66,7 +43,7 @@ class Compressing(Scenario):
                     self.assertGreater(relative_difference(self.weights(reference), self.weights(run)), 1e-5)
 
     def test_a_run_goes_on_with_another_type(self):
-        flags = (*self.served(2), "--workers", 2, "--batch-split.mode", "equal")
+        flags = (*self.start_servers(2)[1], "--workers", 2, "--batch-split.mode", "equal")
         self.train("run", *flags, "--gradient-sync.comm-dtype", "top-k", "--gradient-sync.top-k", 0.1, "--steps", 7)
         self.train("run", *flags, "--gradient-sync.comm-dtype", "int8", "--max-grad-norm", 0.5, "--steps", 13, "--resume")
         self.train("run", *flags, "--gradient-sync.comm-dtype", "float32", "--max-grad-norm", 0, "--steps", 0, "--resume")
@@ -75,7 +52,7 @@ class Compressing(Scenario):
 
     def test_auto_says_what_it_chose_and_why(self):
         flags = ("--workers", 2, "--batch-split.mode", "equal", "--gradient-sync.comm-dtype", "auto")
-        output = self.train("apart", *self.served(2), *flags)
+        output = self.train("apart", *self.start_servers(2)[1], *flags)
         self.assertRegex(output, r"gradient_sync.comm_dtype: auto chose (float32|bfloat16|int8): a round of .* takes float32 .*, "
                                  r"bfloat16 .*, int8 ")
         output = self.train("memory", "--gradient-sync.method", "parameter-server", *flags)

@@ -4,11 +4,10 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 import unittest
 
-from harness import BINARY, Scenario, children, interrupt, relative_difference
+from harness import Scenario, children, interrupt, relative_difference
 
 
 class ElasticRun(Scenario):
@@ -172,16 +171,20 @@ class Elastic(ElasticRun):
         self.assert_as_one_worker("run")
         self.assertIn("rank 1 came too late", (self.folder / "run/logs/rank-1.log").read_text())
 
-    def test_ranks_that_are_started_by_hand_go_on_each_in_its_own_folder(self):
-        self.train("one", *self.double, "--workers", 1)
+    def by_hand(self, port, pace, least, *flags):
+        """Three ranks of one machine, each started by itself in a folder of its own: their processes, and the flags of all."""
         hosts = self.folder / "hosts"
-        hosts.write_text("127.0.0.1:29561\n127.0.0.1\n127.0.0.1\n")
+        hosts.write_text(f"127.0.0.1:{port}\n127.0.0.1\n127.0.0.1\n")
         secret = self.folder / "secret"
         secret.write_text("0123456789abcdef0123456789abcdef")
         secret.chmod(0o600)
-        cluster = self.cluster([0.002] * 3)
-        ranks = [self.start(f"own-{rank}", *self.double, "--cluster", cluster, "--elastic", "2:3", "--hosts", hosts,
-                            "--secret-file", secret, "--rank", rank) for rank in range(3)]
+        common = (*self.double, "--cluster", self.cluster([pace] * 3), "--elastic", f"{least}:3", "--hosts", hosts,
+                  "--secret-file", secret, *flags)
+        return [self.start(f"own-{rank}", *common, "--rank", rank) for rank in range(3)], common
+
+    def test_ranks_that_are_started_by_hand_go_on_each_in_its_own_folder(self):
+        self.train("one", *self.double, "--workers", 1)
+        ranks, _ = self.by_hand(29561, 0.002, 2)
         self.wait_for_step("own-0", 5)
         ranks[0].kill()
         for rank in ranks[1:]:
@@ -198,14 +201,7 @@ class Elastic(ElasticRun):
 
     def test_a_rank_that_is_started_by_hand_leaves_with_an_exit_code_of_its_own(self):
         self.train("one", *self.double, "--workers", 1)
-        hosts = self.folder / "hosts"
-        hosts.write_text("127.0.0.1:29581\n127.0.0.1\n127.0.0.1\n")
-        secret = self.folder / "secret"
-        secret.write_text("0123456789abcdef0123456789abcdef")
-        secret.chmod(0o600)
-        cluster = self.cluster([0.002] * 3)
-        ranks = [self.start(f"own-{rank}", *self.double, "--cluster", cluster, "--elastic", "1:3", "--hosts", hosts,
-                            "--secret-file", secret, "--rank", rank) for rank in range(3)]
+        ranks, _ = self.by_hand(29581, 0.002, 1)
         self.wait_for_step("own-0", 5)
         ranks[1].terminate()
         outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
@@ -215,14 +211,7 @@ class Elastic(ElasticRun):
 
     def test_a_newcomer_that_is_started_by_hand_joins_at_any_rank(self):
         self.train("one", *self.double, "--workers", 1, "--epochs", 40)
-        hosts = self.folder / "hosts"
-        hosts.write_text("127.0.0.1:29571\n127.0.0.1\n127.0.0.1\n")
-        secret = self.folder / "secret"
-        secret.write_text("0123456789abcdef0123456789abcdef")
-        secret.chmod(0o600)
-        common = (*self.double, "--epochs", 40, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3", "--hosts",
-                  hosts, "--secret-file", secret)
-        ranks = [self.start(f"own-{rank}", *common, "--rank", rank) for rank in range(3)]
+        ranks, common = self.by_hand(29571, 0.001, 2, "--epochs", 40)
         self.wait_for_step("own-0", 5)
         ranks[0].kill()
         lines = []
@@ -284,32 +273,10 @@ class ElasticWithServers(ElasticRun):
         self.double = ("--model.dropout", 0.2)
         self.tolerance = 2e-6
         self.own = ("--gradient-sync.method", "parameter-server")
-        self.servers = []
-
-    def start_servers(self, count):
-        """Servers beside the job, and the flags by which it uses them."""
-        token = self.folder / "token"
-        token.write_text("0123456789abcdef0123456789abcdef")
-        token.chmod(0o600)
-        addresses = []
-        for index in range(count):
-            address = self.folder / f"address-{index}"
-            address.unlink(missing_ok=True)
-            server = subprocess.Popen([BINARY, "server", "--listen", "127.0.0.1:0", "--threads", "1", "--token-file", token,
-                                       "--address-file", address, "--quiet"])
-            self.addCleanup(server.wait)
-            self.addCleanup(server.kill)
-            self.servers.append(server)
-            deadline = time.monotonic() + 20
-            while not address.exists():
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.02)
-            addresses.append(address.read_text().strip())
-        return (*self.own, "--gradient-sync.servers", ",".join(addresses), "--gradient-sync.token-file", token)
 
     def test_whoever_is_lost_the_result_is_that_of_one_worker(self):
         self.train("one", *self.double, "--workers", 1)
-        two = self.start_servers(2)
+        _, two = self.start_servers(2)
         for run, flags, victims, how in (
             ("first", self.own, [0], signal.SIGKILL),
             ("last", two, [3], signal.SIGKILL),
@@ -326,7 +293,7 @@ class ElasticWithServers(ElasticRun):
     def test_one_after_the_other_at_any_moment(self):
         adam = ("--optimizer.name", "adamw", "--optimizer.learning-rate", 0.001, "--optimizer.momentum", 0)
         self.train("one", *self.double, "--workers", 1, *adam)
-        two = self.start_servers(2)
+        _, two = self.start_servers(2)
         choose = random.Random(6)
         for round, flags in enumerate((self.own, two, two)):
             run = f"round-{round}"
@@ -344,7 +311,7 @@ class ElasticWithServers(ElasticRun):
 
     def test_others_take_the_places_of_those_who_are_lost(self):
         self.train("one", *self.double, "--workers", 1, "--epochs", 30)
-        two = self.start_servers(2)
+        _, two = self.start_servers(2)
         for run, flags, victims in (("first", self.own, [0]), ("two", two, [0, 2])):
             with self.subTest(run):
                 output = self.lose(run, "--epochs", 30, "--elastic", "1:4", "--replacements", 3, *flags, victims=victims)
@@ -353,7 +320,7 @@ class ElasticWithServers(ElasticRun):
 
     def test_too_few_end_with_a_checkpoint_from_which_it_goes_on(self):
         self.train("one", *self.double, "--workers", 1)
-        two = self.start_servers(2)
+        _, two = self.start_servers(2)
         output = self.lose("run", "--elastic", "3:4", "--deadline.join", "20 s", *two, victims=[0, 1], expect=1)
         self.assertIn("--resume", output)
         self.train("run", *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "3:4", "--deadline.join", "20 s",
@@ -401,14 +368,14 @@ class ElasticWithServers(ElasticRun):
             ("stopped", 2, 1, signal.SIGSTOP),
         ):
             with self.subTest(run):
-                self.servers = []
+                servers, flags = self.start_servers(count)
                 process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
-                                     "--gradient-sync.replication", "on", *self.start_servers(count))
+                                     "--gradient-sync.replication", "on", *flags)
                 self.wait_for_step(run, 5)
-                self.servers[victim].send_signal(how)
+                servers[victim].send_signal(how)
                 if how == signal.SIGSTOP:  # it wakes up once the others go on without it
                     self.wait_for_event(run, "server-lost")
-                    self.servers[victim].send_signal(signal.SIGCONT)
+                    servers[victim].send_signal(signal.SIGCONT)
                 output = process.communicate(timeout=120)[0]
                 self.assertEqual(process.returncode, 0, output)
                 (text,) = [line["text"] for line in self.lines(run) if line.get("event") == "server-lost"]
@@ -417,11 +384,12 @@ class ElasticWithServers(ElasticRun):
 
     def test_a_worker_and_a_server_are_lost_at_once(self):
         self.train("one", *self.double, "--workers", 1)
+        servers, flags = self.start_servers(2)
         process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3",
-                             "--replacements", 0, "--gradient-sync.replication", "on", *self.start_servers(2))
+                             "--replacements", 0, "--gradient-sync.replication", "on", *flags)
         self.wait_for_step("run", 5)
         worker = self.worker_processes(process.pid)[0]
-        self.servers[0].kill()
+        servers[0].kill()
         os.kill(worker, signal.SIGKILL)
         output = process.communicate(timeout=120)[0]
         self.assertEqual(process.returncode, 0, output)

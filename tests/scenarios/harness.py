@@ -124,6 +124,30 @@ class Scenario(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
+    def start_servers(self, count):
+        """Parameter servers that run apart, on ports of their own: their processes, and the flags of a job that uses them."""
+        token = self.folder / "token"
+        token.write_text("a token that nobody guesses\n")
+        token.chmod(0o600)
+        servers, addresses = [], []
+        for index in range(count):
+            address = self.folder / f"address-{index}"
+            address.unlink(missing_ok=True)
+            server = subprocess.Popen(
+                [BINARY, "server", "--listen", "127.0.0.1:0", "--threads", "1", "--token-file", token,
+                 "--address-file", address, "--quiet"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(server.wait)
+            self.addCleanup(server.kill)
+            servers.append(server)
+            deadline = time.monotonic() + 20
+            while not address.exists():
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.02)
+            addresses.append(address.read_text().strip())
+        return servers, ("--gradient-sync.method", "parameter-server", "--gradient-sync.servers", ",".join(addresses),
+                         "--gradient-sync.token-file", token)
+
     def wait_for_step(self, run, step, seconds=60):
         """Until the run's metrics show this step."""
         deadline = time.monotonic() + seconds
