@@ -353,5 +353,38 @@ TEST(ElasticServers, WhicheverIsLostTheNextOneHasItsState) {
   }
 }
 
+// Whoever has the token can ask a server to keep what it keeps for nobody: it is turned away, and the job goes on.
+TEST(ElasticServers, ReplicasThatNobodyHasAreTurnedAway) {
+  std::vector<std::unique_ptr<Service>> services;
+  ServerOptions options;
+  options.method = collective::Method::kParameterServer;
+  options.update = {.rule = UpdateRule::kMomentum, .momentum = kMomentum};
+  options.elastic = ElasticJob{.session = collective::unique_session(), .replicates = true};
+  for (int i = 0; i < 2; ++i) {
+    services.push_back(Service::start({.cores = 1}, token()).value());
+    options.servers.push_back({services.back()->endpoint(), token()});
+  }
+  Hub hub(collective::unique_session());
+  Member member(hub, 0, 1, options);
+  ASSERT_TRUE(member.join(true));
+  const net::SessionOptions& own = member.session().options();
+  for (const std::uint32_t core : {1000U, 0x80000000U, 0xffff0000U}) {
+    for (const ServerAddress& server : options.servers) {
+      const net::Claim claim = {
+          .identity = {own.job, own.tenant, 0, options.elastic->session, options.elastic->epoch, kServerReplica + core},
+          .fingerprint = own.fingerprint};
+      const auto connection = net::connect_to_host(server.endpoint, server.token, claim, Deadline::after(30),
+                                                   own.payload_checksum, own.encryption, [] { return false; });
+      ASSERT_TRUE(connection) << connection.error().message;
+      const auto answer = (*connection)->receive(Deadline::after(30), "what the server says");
+      ASSERT_TRUE(answer) << answer.error().message;
+      EXPECT_EQ(answer->header.type, kServerFailed);
+    }
+  }
+  ASSERT_TRUE(member.take_step(1));
+  member.reducer().commit();
+  expect_weights(member.reducer(), 1);
+}
+
 }  // namespace
 }  // namespace motley::ps

@@ -9,6 +9,7 @@
 #include <ranges>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
@@ -519,18 +520,18 @@ void Service::receive_from_keeper(Job& job) {
 
 // Another server of an elastic job, whose state this one keeps. It asks again where it comes too early.
 void Service::admit_replica(const Claim& claim, std::unique_ptr<Connection> connection) {
-  const auto core = static_cast<int>(claim.identity.purpose - kServerReplica);
+  const std::uint32_t core = claim.identity.purpose - kServerReplica;
   Job* job = find_job(claim.identity.tenant, claim.identity.job);
   const bool is_awaited = job != nullptr && job->claim.identity.session == claim.identity.session &&
                           job->claim.identity.epoch == claim.identity.epoch && job->dense &&
-                          core < job->ranks.begin()->second.join->elastic.kept.count;
+                          std::cmp_less(core, job->ranks.begin()->second.join->elastic.kept.count);
   if (!is_awaited) return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such replica", -1});
   const std::uint64_t task = next_job_++;
   job->kept.push_back(task);
   const std::string& tenant = job->claim.identity.tenant;
-  cores_[static_cast<std::size_t>(core) % cores_.size()]->add(
-      task, make_replica_task(job->dense, core, std::move(connection), tell_lost(job->number)), tenant,
-      tenants_.find(tenant).share);
+  cores_[core % cores_.size()]->add(
+      task, make_replica_task(job->dense, static_cast<int>(core), std::move(connection), tell_lost(job->number)),
+      tenant, tenants_.find(tenant).share);
 }
 
 TellLost Service::tell_lost(std::uint64_t job) {
