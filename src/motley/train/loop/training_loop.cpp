@@ -368,6 +368,10 @@ Status TrainingLoop::save() {
   if (progress_.saved_step == progress_.step) {
     return {};
   }
+  if ((state_.duties & kAudit) != 0) {  // its counts would be of another epoch than the ledger
+    MOTLEY_TRY(audit());
+    state_.duties &= ~static_cast<unsigned>(kAudit);
+  }
   return parts_.checkpoints->save({progress_, *parts_.plan, *parts_.audit, *parts_.model}, *parts_.reporter);
 }
 
