@@ -81,6 +81,7 @@ void Observer::begin_generation() {
   epochs_.clear();
   has_committed_ = false;
   first_step_ = 1;
+  restored_.reset();
 }
 
 void Observer::begin_life(int rank) {
@@ -199,25 +200,33 @@ void Observer::check_progress(std::int64_t step) {
   if (step < noted_ && generation_ > 1 && step == 0) violate("the file of the progress is gone");
 }
 
-void Observer::restore(std::int64_t step, std::span<const double> weights) {
+// The writer may be lost as soon as others have what it has read: whoever is first says what this generation begins
+// with.
+void Observer::restore(int rank, std::int64_t step, std::span<const double> weights) {
+  const std::uint64_t hash = hash_weights(weights);
+  if (restored_) {
+    if (first_step_ != step + 1 || *restored_ != hash) {
+      violate(fmt::format("rank {} begins after step {}, with other weights than the first rank", rank, step));
+    }
+    return;
+  }
+  restored_ = hash;
   first_step_ = step + 1;
   Simulator::instance().note(fmt::format("generation {} goes on after step {}", generation_, step));
   const std::int64_t least = saved_ - (may_be_damaged_ ? job_.steps_per_checkpoint : 0);
   if (step < least) violate(fmt::format("step {} was restored, step {} had counted as written", step, saved_));
-  const std::uint64_t hash = hash_weights(weights);
   const bool is_known =
       step == 0 ? hash == hash_weights(expected_[0]) : std::ranges::any_of(committed_, [&](const auto& committed) {
         return committed.first.second == step && std::ranges::count(committed.second, hash, &Version::hash) > 0;
       });
   if (!is_known) violate(fmt::format("what was restored as step {} was never committed", step));
-  restored_ = hash;
 }
 
 void Observer::take_over(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights) {
   Simulator::instance().note(fmt::format("rank {} has joined after step {}, in epoch {}", rank, step, epoch));
   const std::uint64_t hash = hash_weights(weights);
   steps_[rank] = step;
-  if (step < first_step_ && hash == restored_) return;
+  if (step < first_step_ && restored_ == hash) return;
   std::vector<Version>& versions = committed_[{generation_, step}];
   const auto known = std::ranges::find(versions, hash, &Version::hash);
   if (known == versions.end()) return violate(fmt::format("rank {} has joined with weights of its own", rank));

@@ -55,7 +55,7 @@ class Observer {
   void contribute(std::uint64_t epoch, std::int64_t step, int rank, std::vector<std::uint32_t> samples);
   void commit(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights);
   void save(std::int64_t step);  // a rank was told that the checkpoint is written
-  void restore(std::int64_t step, std::span<const double> weights);
+  void restore(int rank, std::int64_t step, std::span<const double> weights);
   void take_over(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights);  // of a newcomer
   // Of a file that is replaced again and again: what was written last, and what a later start reads.
   void note_progress(std::int64_t step) { noted_ = step; }
@@ -117,7 +117,7 @@ class Observer {
   std::int64_t noted_ = 0;
   bool may_be_damaged_ = false;
   bool has_committed_ = false;
-  std::uint64_t restored_ = 0;               // the hash of what this generation began with
+  std::optional<std::uint64_t> restored_;    // the hash of what this generation began with
   std::map<int, int> lives_;                 // by rank, of this generation
   std::set<std::pair<int, int>> ended_;      // of these: ranks and lives
   std::map<std::uint64_t, Members> epochs_;  // of this generation

@@ -358,8 +358,8 @@ class TrainingRank final : public ElasticRanks {
       MOTLEY_ASSIGN(start.files[kWeightsFile], state.model.weights(0));
     }
     MOTLEY_TRY(checkpoints_->restore(std::move(start), state, [](Status loaded) { return loaded; }));
+    shared_.observer.restore(shared_.rank, progress_.step, shared_.weights);
     if (context_->writes()) {
-      shared_.observer.restore(progress_.step, shared_.weights);
       MOTLEY_ASSIGN(const std::int64_t noted, read_progress());
       shared_.observer.check_progress(noted);
     }
