@@ -165,6 +165,20 @@ class Elastic(ElasticRun):
                 self.assertNotIn(0, last)
                 self.assertEqual([name for name in os.listdir(self.folder / run) if "rendezvous" in name], [])
 
+    def test_a_newcomer_that_is_stopped_before_it_has_joined_gives_way_to_another_one(self):
+        self.train("one", *self.double, "--workers", 1)
+        faults = self.folder / "faults"
+        faults.mkdir()
+        (faults / "1.forward").write_text("kill")
+        (faults / "1.joining").write_text("stop")
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 2), "--elastic", "2:2",
+                             "--replacements", 2, environment={"MOTLEY_FAULTS": str(faults)})  # it waits for the second
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertEqual(output.count("killed by signal 9"), 2, output)
+        self.assertEqual(os.listdir(faults), [])
+        self.assert_as_one_worker("run")
+
     def test_who_comes_too_late_is_missed_by_nobody(self):
         self.train("one", *self.double, "--workers", 1)
         self.lose("run", "--elastic", "1:4", "--replacements", 3, victims=[1], step=15)

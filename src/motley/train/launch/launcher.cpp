@@ -34,7 +34,13 @@ constexpr char kErrorMark = '\x02';
 constexpr double kServerStartSeconds = 30;
 constexpr double kPartSeconds = 30;    // of an elastic run, between the first worker that is done and the last
 constexpr int kMaxRestarts = 3;        // after a parameter server was lost
-constexpr double kStoppedSeconds = 1;  // after which a server that is stopped (SIGSTOP) counts as lost
+constexpr double kStoppedSeconds = 1;  // after which a server or newcomer that is stopped (SIGSTOP) counts as lost
+
+bool is_stopped(pid_t process) {
+  const auto stat = read_file(fmt::format("/proc/{}/stat", process), 4096);
+  const std::size_t name_end = stat ? stat->rfind(')') : std::string::npos;
+  return name_end != std::string::npos && stat->compare(name_end, 3, ") T") == 0;
+}
 
 // A process and the pipe of its output, both of which end with this object, whatever way the launcher leaves.
 struct Worker {
@@ -57,6 +63,12 @@ struct Worker {
   }
   bool has_left() const { return error && error->code == ErrorCode::kLeft; }
   bool ended_by(int number) const { return WIFSIGNALED(*status) && WTERMSIG(*status) == number; }
+  // Whether it has been stopped for too long, as far as these calls have seen.
+  bool is_hung() {
+    const double now = monotonic_seconds();
+    if (!is_stopped(process)) last_seen = now;
+    return now >= last_seen + kStoppedSeconds;
+  }
   std::string name() const { return rank < 0 ? "the parameter server" : fmt::format("rank {}", rank); }
 
   const int rank;  // -1: the parameter server
@@ -68,6 +80,7 @@ struct Worker {
   std::optional<int> status;   // of waitpid
   std::optional<Error> error;  // that it left
   double ended = 0;
+  double last_seen = monotonic_seconds();  // not stopped
 };
 
 // The environment of this process with these variables in place of any of their names that were there.
@@ -80,12 +93,6 @@ std::vector<std::string> environment_with(const std::vector<std::string>& variab
     if (std::ranges::none_of(variables, is_own)) environment.push_back(text);
   }
   return environment;
-}
-
-bool is_stopped(pid_t process) {
-  const auto stat = read_file(fmt::format("/proc/{}/stat", process), 4096);
-  const std::size_t name_end = stat ? stat->rfind(')') : std::string::npos;
-  return name_end != std::string::npos && stat->compare(name_end, 3, ") T") == 0;
 }
 
 std::string launcher_variable() {
@@ -345,12 +352,9 @@ class Launch {
     if (options_.min_workers == 0 || !server_ || server_->status) return {};
     int status = 0;
     if (::waitpid(server_->process, &status, WNOHANG) == server_->process) server_->status = status;
-    const double now = monotonic_seconds();
-    if (!is_stopped(server_->process)) server_seen_ = now;
-    if (!server_->status && now < server_seen_ + kStoppedSeconds) return {};
+    if (!server_->status && !server_->is_hung()) return {};
     if (server_restarts_ == kMaxRestarts) return {};
     ++server_restarts_;
-    server_seen_ = now;
     std::fprintf(stderr, "motley: the parameter server (process %d) was lost; another one takes its place\n",
                  server_->process);
     return start_server_process();
@@ -429,6 +433,8 @@ class Launch {
 
   void follow(Worker& worker) {
     if (worker.output >= 0) forward_output(worker, progress_, options_.quiet);
+    // The others do not wait for a newcomer before it has joined, so they do not miss it either.
+    if (worker.is_newcomer && !worker.status && worker.is_hung()) worker.signal(SIGKILL);
     int status = 0;
     if (!worker.status && ::waitpid(worker.process, &status, WNOHANG) == worker.process) {
       worker.status = status;
@@ -485,7 +491,6 @@ class Launch {
   ProgressLine progress_;
   std::optional<Worker> server_;
   std::vector<std::string> server_arguments_, server_environment_;
-  double server_seen_ = 0;  // when it was last seen that was not stopped
   int server_restarts_ = 0;
   std::list<Worker> workers_;
   int replacements_ = 0;  // that were started
