@@ -52,6 +52,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
       {"demo", {{"all", demo_bench}}},
       {"elastic",
        {{"faults", python_bench("elastic_faults.py")},
+        {"servers", python_bench("elastic_servers.py")},
         {"equality", python_bench("elastic_equality.py")},
         {"membership", python_bench("elastic_membership.py")},
         {"torchft", python_bench("elastic_torchft.py")},

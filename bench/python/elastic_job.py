@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pathlib
+import secrets
 import signal
 import subprocess
 import tempfile
@@ -129,6 +130,35 @@ class Job:
             subprocess.run(["rm", "-rf", self.folder], check=True)
         else:
             say(f"elastic: the job ended with {self.process.returncode}: {self.folder}")
+
+
+class Servers:
+    """Two parameter servers that run apart, and the flags of a job that uses them."""
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="motley-bench-servers-")
+        here = pathlib.Path(self.folder.name)
+        token = here / "token"
+        token.touch(0o600)
+        token.write_text(secrets.token_hex(16))
+        files = [here / f"address-{number}" for number in range(2)]
+        self.processes = [subprocess.Popen([BINARY, "server", "--listen", "127.0.0.1:0", "--threads", "1", "--token-file", token,
+                                            "--address-file", file, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                          for file in files]
+        deadline = time.monotonic() + 20
+        while not all(file.exists() for file in files):
+            if time.monotonic() > deadline:
+                raise SystemExit("elastic: the parameter servers do not listen within 20 s")
+            time.sleep(0.02)
+        self.flags = ("--gradient-sync.method", "parameter-server", "--gradient-sync.token-file", token, "--gradient-sync.servers",
+                      ",".join(file.read_text().strip() for file in files))
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.folder.cleanup()
 
 
 def count_audits(job):

@@ -41,11 +41,27 @@ TEST(InjectedFault, HappensOnceToTheRankAtThePoint) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path));
 }
 
+TEST(InjectedFault, HappensToTheProcessThatIsNamed) {
+  const TemporaryFolder folder;
+  const pid_t other = ::fork();
+  if (other == 0) {
+    for (;;) ::pause();
+  }
+  ASSERT_TRUE(write_file(folder.path / "0.forward", "kill " + std::to_string(other)));
+  EXPECT_EQ(run_process(folder.path, 0), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path));
+}
+
 TEST(InjectedFault, AFileThatSaysNothingKnownIsLeft) {
   const TemporaryFolder folder;
-  ASSERT_TRUE(write_file(folder.path / "0.forward", "explode"));
-  EXPECT_EQ(run_process(folder.path, 0), 0);
-  EXPECT_FALSE(std::filesystem::is_empty(folder.path));
+  for (const char* text : {"explode", "kill everybody", "kill -1"}) {
+    ASSERT_TRUE(write_file(folder.path / "0.forward", text));
+    EXPECT_EQ(run_process(folder.path, 0), 0);
+    EXPECT_FALSE(std::filesystem::is_empty(folder.path));
+  }
 }
 
 }  // namespace

@@ -16,11 +16,12 @@ void inject_fault(int rank, const char* point) {
   std::string name = point;
   std::ranges::replace(name, ' ', '-');
   const std::string path = std::string(folder) + "/" + std::to_string(rank) + "." + name;
-  std::string how;
-  std::ifstream(path) >> how;
-  if ((how != "kill" && how != "stop" && how != "hang") || ::unlink(path.c_str()) != 0) return;
+  std::string how, whom;
+  std::ifstream(path) >> how >> whom;
+  const pid_t process = whom.empty() ? ::getpid() : std::atoi(whom.c_str());
+  if ((how != "kill" && how != "stop" && how != "hang") || process <= 0 || ::unlink(path.c_str()) != 0) return;
   while (how == "hang") ::pause();
-  ::kill(::getpid(), how == "stop" ? SIGSTOP : SIGKILL);
+  ::kill(process, how == "stop" ? SIGSTOP : SIGKILL);
 }
 
 }  // namespace motley
