@@ -1,21 +1,27 @@
 """What it costs to be ready for losses that do not come: the demo's network on two workers as they are, with --elastic and without it, in
-turns.
+turns. With two servers, which keep each other's state, the limit is the step without it and the time that the copies take on the wire.
 
     elastic_membership.py [--quick]
 """
+import contextlib
 import math
+import socket
 import statistics
+import threading
+import time
 
-from elastic_job import EXAMPLES, Job
+from elastic_job import EXAMPLES, Job, Servers
 from rows import print_rows, read_flags, row, say
 
-STEPS, WARM = 120, 20  # of a run, and of these those that do not count
+STEPS, WARM = 420, 20  # of a run, and of these those that do not count
+PARAMETERS = 162_282  # of the demo's network
+COPIED = 2 * 4 * PARAMETERS  # bytes a step that servers send each other: float32 weights and momentum
 CONFIDENCE = 1.96  # standard errors on either side of the mean within which it is in 95 of 100 cases
 
 
-def median_step(method, *flags):
-    job = Job(EXAMPLES / "demo/job.yaml", [None, None], "--gradient-sync.method", method, "--baseline.every", 0, "--batch-split.mode",
-              "equal", "--steps", STEPS, "--checkpoint.keep", 0, *flags)
+def median_step(*flags):
+    job = Job(EXAMPLES / "demo/job.yaml", [None, None], "--baseline.every", 0, "--batch-split.mode", "equal", "--steps", STEPS,
+              "--checkpoint.keep", 0, *flags)
     try:
         if code := job.process.wait(300):
             raise SystemExit(f"elastic: a run without faults ended with {code}")
@@ -24,27 +30,57 @@ def median_step(method, *flags):
         job.close()
 
 
-def measure(method, pairs):
-    ratios = []
+def measure(method, pairs, **kinds):
+    """Elastic over plain, with the upper end of its interval, and the plain step's seconds. `kinds`: the flags of both."""
+    ratios, plain = [], []
     for pair in range(pairs):
-        kinds = {"elastic": ("--elastic", "1:2"), "plain": ()}
-        order = kinds if pair % 2 else reversed(kinds)
-        seconds = {kind: median_step(method, *kinds[kind]) for kind in order}
+        seconds = {}
+        for kind in kinds if pair % 2 else reversed(kinds):
+            with Servers() if method == "parameter-server" else contextlib.nullcontext() as servers:
+                seconds[kind] = median_step(*(servers.flags if servers else ("--gradient-sync.method", method)), *kinds[kind])
         ratios.append(math.log(seconds["elastic"] / seconds["plain"]))
+        plain.append(seconds["plain"])
         say(f"elastic: {method}: {1e3 * seconds['elastic']:.2f} ms a step, not elastic {1e3 * seconds['plain']:.2f} ms")
     mean = statistics.fmean(ratios)
     error = CONFIDENCE * statistics.stdev(ratios) / math.sqrt(pairs)
     return math.exp(mean + error), f"mean {math.exp(mean):.4f}, 95 % interval of {pairs} pairs {math.exp(mean - error):.4f} to " \
-        f"{math.exp(mean + error):.4f}"
+        f"{math.exp(mean + error):.4f}", statistics.median(plain)
+
+
+def copy_seconds():
+    """The median time of as many bytes as the servers send each other in a step, over TCP on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sender:
+        receiver, _ = listener.accept()
+
+        def answer():
+            with receiver:
+                while receiver.recv(COPIED, socket.MSG_WAITALL):
+                    receiver.sendall(b"1")
+        thread = threading.Thread(target=answer)
+        thread.start()
+        times = []
+        for _ in range(50):
+            begin = time.monotonic()
+            sender.sendall(bytes(COPIED))
+            sender.recv(1)
+            times.append(time.monotonic() - begin)
+        sender.shutdown(socket.SHUT_WR)
+        thread.join()
+    return statistics.median(times)
 
 
 def main():
     pairs = 3 if read_flags(__doc__).quick else 30
+    note = "measured; two workers, not emulated, step with --elastic over without, upper end of the interval; "
+    elastic = ("--elastic", "1:2")
     rows = []
     for case, method in (("equal-membership-shm", "shared-memory"), ("equal-membership-ring", "tcp-ring")):
-        overhead, note = measure(method, pairs)
-        rows.append(row(case, "overhead", overhead, "", "less", 1.01, 1.0,
-                        f"measured; two workers, not emulated, step with --elastic over without, upper end of the interval; {note}"))
+        overhead, interval, _ = measure(method, pairs, elastic=elastic, plain=())
+        rows.append(row(case, "overhead", overhead, "", "less", 1.01, 1.0, note + interval))
+    overhead, interval, plain = measure("parameter-server", pairs, elastic=(*elastic, "--gradient-sync.replication", "on"), plain=())
+    limit = 1 + copy_seconds() / plain
+    rows.append(row("equal-membership-server-replicated", "overhead", overhead, "", "less", None, limit,
+                    f"{note}{interval}; two servers beside them, over TCP; limit: {COPIED / 1e6:.1f} MB more a step on the wire"))
     print_rows(rows)
 
 

@@ -64,11 +64,11 @@ class TorchftJob:
     def _start(self, rank, number):
         return Replica(self.address, f"{rank}-{number}", PACES[rank], self.seconds)
 
-    def wait(self, what, condition):
-        deadline = time.monotonic() + RECOVERY
+    def wait(self, what, condition, seconds=RECOVERY):
+        deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise NotRecovered(f"torchft: {what}: not within {RECOVERY} s")
+                raise NotRecovered(f"torchft: {what}: not within {seconds} s")
             time.sleep(0.02)
 
     def wait_for_all(self, steps):
@@ -100,18 +100,21 @@ class TorchftJob:
 
 
 def measure_torchft(timeouts, kills, choose, undisturbed):
-    """Pauses after kills, and how many steps of `undisturbed` were not done by all although nobody was lost."""
+    """Pauses after kills, and how many steps, of `undisturbed` at most, all did then until one was not done by all for no reason."""
     job = TorchftJob(timeouts)
     try:
         job.wait_for_all(BEFORE + 2)
-        watched, begin = job.replicas[0], len(job.replicas[0].lines)
-        job.wait("steps without faults", lambda: len(watched.lines) - begin >= undisturbed)
-        false = sum(count < len(PACES) or not counts for _, count, counts in watched.lines[begin:begin + undisturbed])
         pauses = []
         for _ in range(kills):
             pauses.append(job.kill_one(choose.randrange(len(PACES)), choose.random()))
             job.wait_for_all(BEFORE + 2)
-        return pauses, false
+        begin = len(job.replicas[0].lines)
+
+        def is_over():
+            lines = job.replicas[0].lines[begin:]
+            return len(lines) >= undisturbed or any(count < len(PACES) or not counts for _, count, counts in lines)
+        job.wait("steps without faults", is_over, RECOVERY + undisturbed)
+        return pauses, min(undisturbed, len(job.replicas[0].lines) - begin)
     finally:
         job.close()
 
@@ -120,13 +123,13 @@ def find_timeouts(kills, undisturbed, choose):
     """The lowest with which torchft recovers from all kills, and changes its quorum for nothing in none of so many steps."""
     for timeouts in TIMEOUTS:
         try:
-            pauses, false = measure_torchft(timeouts, kills, choose, undisturbed)
+            pauses, steps = measure_torchft(timeouts, kills, choose, undisturbed)
         except NotRecovered as problem:
             say(f"elastic: torchft with time-outs {timeouts} s: {problem}")
             continue
-        say(f"elastic: torchft with time-outs {timeouts} s: median pause {statistics.median(pauses):.3f} s, {false} of {undisturbed} steps "
-            "disturbed for nothing")
-        if false == 0:
+        say(f"elastic: torchft with time-outs {timeouts} s: median pause {statistics.median(pauses):.3f} s, {steps} of {undisturbed} steps "
+            "until its quorum changed for nothing")
+        if steps == undisturbed:
             return timeouts
     return None
 

@@ -240,7 +240,11 @@ void Observer::finish(int rank, const Status& done, std::int64_t step) {
     if (step != job_.steps) violate(fmt::format("rank {} is done after step {}", rank, step));
     return;
   }
-  check_ending(fmt::format("rank {}", rank), done.error());
+  const Error& error = done.error();
+  if (error.code == ErrorCode::kUnavailable && error.rank >= 0) {
+    violate(fmt::format("rank {} has left before rank {} had done all", error.rank, rank));
+  }
+  check_ending(fmt::format("rank {}", rank), error);
 }
 
 void Observer::note_late(int rank, const Error& error) {
