@@ -409,6 +409,22 @@ class ElasticWithServers(ElasticRun):
         self.assertEqual(process.returncode, 0, output)
         self.assert_as_one_worker("run")
 
+    def test_a_server_is_lost_while_a_worker_joins(self):
+        self.train("one", *self.double, "--workers", 1)
+        servers, flags = self.start_servers(2)
+        faults = self.folder / "faults"
+        faults.mkdir()
+        (faults / "1.forward").write_text("kill")
+        (faults / "1.joining").write_text(f"kill {servers[0].pid}")
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "3:3",
+                             "--replacements", 1, "--gradient-sync.replication", "on", *flags,
+                             environment={"MOTLEY_FAULTS": str(faults)})  # it waits for the newcomer
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertEqual(os.listdir(faults), [])
+        self.assertEqual(len([line for line in self.lines("run") if line.get("event") == "server-lost"]), 1, output)
+        self.assert_as_one_worker("run")
+
     def test_where_servers_only_add_up_the_workers_take_the_step(self):
         clipped = ("--max-grad-norm", 0.5)
         self.train("one", *self.double, "--workers", 1, *clipped)

@@ -44,7 +44,7 @@ class ServerOptimizer {
   virtual std::vector<std::string> list_servers_without_state() const = 0;
   // The one that this rank has seen to be lost, where another one keeps its state; and how many cores each has; after
   // prepare().
-  virtual std::optional<int> lost_server() const = 0;
+  virtual std::optional<int> lost_server() = 0;
   virtual std::vector<int> server_cores() const = 0;
   // The servers keep what they have, for those who go on; nothing is called after it but weights().
   virtual void hand_over() = 0;

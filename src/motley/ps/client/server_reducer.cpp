@@ -131,12 +131,14 @@ Status ServerReducer::load(const ServerState& state, const Deadline& deadline) {
   return {};
 }
 
-std::optional<int> ServerReducer::lost_server() const {
-  for (const auto& server : controls_.servers()) {
-    const bool is_kept = std::ranges::any_of(controls_.servers(), [](const auto& it) { return it.kept.count > 0; });
-    if (server.is_lost && is_kept) return static_cast<int>(server.number);
-  }
-  return std::nullopt;
+std::optional<int> ServerReducer::lost_server() {
+  const auto& servers = controls_.servers();
+  if (std::ranges::none_of(servers, [](const auto& server) { return server.kept.count > 0; })) return std::nullopt;
+  const auto is_lost = [](const auto& server) { return server.is_lost; };
+  // Whoever was broken off by a rank that came or went has not seen what has become of the servers.
+  if (std::ranges::none_of(servers, is_lost)) static_cast<void>(controls_.ask_whether_there());
+  const auto lost = std::ranges::find_if(servers, is_lost);
+  return lost == servers.end() ? std::nullopt : std::optional(static_cast<int>(lost->number));
 }
 
 std::vector<int> ServerReducer::server_cores() const {

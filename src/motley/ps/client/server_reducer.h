@@ -40,7 +40,7 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   void commit() override { ++committed_; }
   void hand_over() override { controls_.set_failed(); }
   std::vector<std::string> list_servers_without_state() const override;
-  std::optional<int> lost_server() const override;
+  std::optional<int> lost_server() override;
   std::vector<int> server_cores() const override;
   void begin_step(double total_weight, bool together) override;
   Status load(const ServerState& state, const Deadline& deadline) override;

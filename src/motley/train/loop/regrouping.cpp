@@ -122,14 +122,17 @@ Status Regrouping::tell(double begin) {
   if (!lost.empty()) news.push_back(name_ranks(lost, "was lost", "were lost"));
   if (!left.empty()) news.push_back(name_ranks(left, "has left", "have left"));
   if (!joined.empty()) news.push_back(name_ranks(joined, "has joined", "have joined"));
-  const std::string servers = parts_.elastic->lost_servers();
-  if (!servers.empty()) news.push_back(servers);
-  if (news.empty()) news.emplace_back("a parameter server was lost");
-  const std::string text = fmt::format("{}; {} of {} workers go on after {:.3g} s", fmt::join(news, ", "),
-                                       context_.present.size(), context_.size, monotonic_seconds() - begin);
-  if (context_.writes()) spdlog::warn("step {}: {}", progress_.step + 1, text);
-  const char* kind = !lost.empty() ? "lost" : !left.empty() ? "left" : !joined.empty() ? "joined" : "server-lost";
-  return parts_.reporter->event(progress_.step, kind, text);
+  std::string servers = parts_.elastic->lost_servers();
+  if (news.empty() && servers.empty()) servers = "a parameter server was lost";
+  const auto say = [&](const char* kind, const std::string& what) {
+    const std::string text = fmt::format("{}; {} of {} workers go on after {:.3g} s", what, context_.present.size(),
+                                         context_.size, monotonic_seconds() - begin);
+    if (context_.writes()) spdlog::warn("step {}: {}", progress_.step + 1, text);
+    return parts_.reporter->event(progress_.step, kind, text);
+  };
+  if (!servers.empty()) MOTLEY_TRY(say("server-lost", servers));
+  if (news.empty()) return {};
+  return say(!lost.empty() ? "lost" : !left.empty() ? "left" : "joined", fmt::format("{}", fmt::join(news, ", ")));
 }
 
 WindowParts Regrouping::cut(const Step& step) const {
