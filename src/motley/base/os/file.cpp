@@ -29,12 +29,6 @@ tl::unexpected<Error> cannot(const char* what, const fs::path& path, ErrorCode c
   return fail(code, "cannot {} '{}': {}", what, path.string(), errno_text());
 }
 
-Status sync_folder(const fs::path& folder) {
-  Descriptor descriptor(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!descriptor.valid() || ::fsync(descriptor.get()) != 0) return cannot("sync the folder", folder);
-  return {};
-}
-
 Status write_all(int fd, std::string_view content, const fs::path& path) {
   while (!content.empty()) {
     const ssize_t written = ::write(fd, content.data(), content.size());
@@ -166,6 +160,12 @@ Status check_folder_name(std::string_view name) {
                 "not beginning with '.'",
                 escaped(name));
   }
+  return {};
+}
+
+Status sync_folder(const fs::path& folder) {
+  Descriptor descriptor(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!descriptor.valid() || ::fsync(descriptor.get()) != 0) return cannot("sync the folder", folder);
   return {};
 }
 

@@ -34,6 +34,9 @@ Status make_folders(const std::filesystem::path& path);
 // path or a terminal could misread. The caller says whose name it is.
 Status check_folder_name(std::string_view name);
 
+// What has been made, renamed and removed in it outlasts a power failure.
+Status sync_folder(const std::filesystem::path& folder);
+
 // Renames a file or folder over another and syncs the parent folder.
 Status rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 

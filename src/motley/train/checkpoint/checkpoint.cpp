@@ -123,17 +123,52 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
   return checkpoint;
 }
 
+// A checkpoint's files are written beside its place, each by one process: where ranks cannot reach each other, more
+// than one may write the same step into a folder that they share.
+constexpr char kAside[] = ".part-";
+
+Result<fs::path> make_aside(const fs::path& own) {
+  for (int number = 0;; ++number) {
+    fs::path aside = own.string() + (MOTLEY_KEEPS("checkpoint-aside") ? kAside + std::to_string(number) : "");
+    std::error_code problem;
+    if (fs::create_directory(aside, problem) || aside == own) return aside;
+    if (problem) return fail(ErrorCode::kIo, "cannot make the folder '{}': {}", aside.string(), problem.message());
+  }
+}
+
+// What others have not finished, of earlier steps: they have been lost.
+void remove_leftovers(const fs::path& folder, std::int64_t step) {
+  std::error_code ignored;
+  std::vector<fs::path> leftovers;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string path = entry.path().string();
+    if (path.find(kAside) != std::string::npos && path < make_folder_path(folder, step)) leftovers.push_back(path);
+  }
+  for (const fs::path& path : leftovers) fs::remove_all(path, ignored);
+}
+
+// Into its place. What is there and good stays: it is of the same step, and was said to be written.
+Status put_in_place(const fs::path& aside, const fs::path& folder, std::int64_t step) {
+  const fs::path own = make_folder_path(folder, step);
+  if (const Status renamed = rename_durably(aside, own); renamed || !fs::exists(own)) return renamed;
+  std::error_code ignored;
+  if (read_checkpoint(folder, step)) {
+    fs::remove_all(aside, ignored);
+    return sync_folder(folder);
+  }
+  fs::remove_all(own, ignored);
+  return rename_durably(aside, own);
+}
+
 }  // namespace
 
 Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, int keep) {
-  // A step has one state. A good checkpoint of it stays: without it, a power failure before the rename below would lose
-  // what was said to be written.
-  if (read_checkpoint(folder, checkpoint.step)) return {};
-  const fs::path own = make_folder_path(folder, checkpoint.step);
-  const fs::path aside = own.string() + (MOTLEY_KEEPS("checkpoint-aside") ? ".part" : "");
+  // A step has one state. A good checkpoint of it stays: without it, a power failure before the rename would lose what
+  // was said to be written.
+  if (read_checkpoint(folder, checkpoint.step)) return sync_folder(folder);
   std::error_code ignored;
-  fs::remove_all(aside, ignored);
-  MOTLEY_TRY(make_folders(aside));
+  MOTLEY_TRY(make_folders(folder));
+  MOTLEY_ASSIGN(const fs::path aside, make_aside(make_folder_path(folder, checkpoint.step)));
   const Status written = [&]() -> Status {
     Manifest manifest{checkpoint.step, {}};
     for (const auto& [name, content] : checkpoint.files) {
@@ -141,14 +176,14 @@ Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, in
       manifest.files[name] = {content.size(), crc32c(content)};
     }
     MOTLEY_TRY(write_file(aside / kManifest, format_manifest(manifest)));
-    fs::remove_all(own, ignored);
-    return rename_durably(aside, own);
+    return put_in_place(aside, folder, checkpoint.step);
   }();
   if (!written) {
     fs::remove_all(aside, ignored);
     return fail(written.error().within(
         fmt::format("the checkpoint of step {} was not written (earlier ones are intact)", checkpoint.step)));
   }
+  remove_leftovers(folder, checkpoint.step);
   const std::vector<std::int64_t> steps = checkpointed_steps(folder);
   for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
     fs::remove_all(make_folder_path(folder, steps[i]), ignored);
