@@ -250,8 +250,9 @@ class SharedMemoryReducer final : public GradientReducer {
       const std::size_t offset = offsets_[index] + begin * width_;
       std::vector<const std::byte*> inputs;
       for (int rank : mean->ranks) inputs.push_back(values_[rank]);
+      if (!MOTLEY_KEEPS("planted-chunk-done-then-counted")) shared.reduced.add(round * bucket.chunks);
       sum_as(layout_.type, inputs, mean->coefficients, mean->scale, values_, offset, count);
-      shared.reduced.add(round * bucket.chunks);
+      if (MOTLEY_KEEPS("planted-chunk-done-then-counted")) shared.reduced.add(round * bucket.chunks);
     }
   }
 

@@ -54,7 +54,9 @@ void Roster::follow_members(double now, Actions& actions) {
     const auto has_not = [&](int rank) { return is_member(rank) && is_there(rank) && !by.contains(rank); };
     if (!std::ranges::binary_search(epoch.members, self_)) return true;
     const double since = std::ranges::min(std::views::values(by));
-    const bool is_sure = now >= since + options_.retry_seconds || std::ranges::none_of(epoch.members, has_not);
+    const bool is_sure =
+        MOTLEY_GUARD("planted-newcomer-is-sure",
+                     now >= since + options_.retry_seconds || std::ranges::none_of(epoch.members, has_not));
     return is_sure && std::ranges::any_of(std::views::keys(by), is_there);
   };
   while (!is_member(self_)) {
@@ -292,8 +294,8 @@ Roster::Actions Roster::receive(int from, const RosterMessage& message, double n
       break;
     }
     case Kind::kPropose:
-      accepted_ = message.ballot;
-      accepted_members_ = message.members;
+      if (MOTLEY_KEEPS("planted-acceptance-noted")) accepted_ = message.ballot;
+      if (MOTLEY_KEEPS("planted-acceptance-noted")) accepted_members_ = message.members;
       answer(Kind::kAccept);
       break;
     case Kind::kPromise:

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <set>
 
+#include "motley/base/guard.h"
+
 namespace motley::ps {
 
 constexpr std::uint64_t kNotThere = std::numeric_limits<std::uint64_t>::max();
@@ -108,7 +110,8 @@ bool DenseJob::take_over(DenseJob& before, std::uint64_t updates) {
     if (in_memory() || before.in_memory()) {
       std::copy_n(before.array(0, segment), segment.count, array(0, segment));
     }
-    for (std::size_t number = 0; made > updates && number < kept_.size(); ++number) {
+    const bool is_ahead = made > updates && MOTLEY_KEEPS("planted-update-undone");
+    for (std::size_t number = 0; is_ahead && number < kept_.size(); ++number) {
       std::copy_n(kept_[number].as<float>() + model_.element_index(segment), segment.count, array(number, segment));
     }
     counts_[index] = updates;

@@ -298,7 +298,8 @@ void Controller::take_in(const AttemptSeen& seen, double now) {
         if (one.state == JobState::kRunning) one.stop_by = now + one.job.grace_seconds;
         one.state = JobState::kStopping;
         touch(one.id);
-        command(Command::Kind::kAskToEnd, one);  // it will never begin, which the next look sees
+        // It will never begin, which the next look sees.
+        if (MOTLEY_KEEPS("planted-never-to-begin")) command(Command::Kind::kAskToEnd, one);
       }
       break;
     case AttemptStatus::State::kEnded:

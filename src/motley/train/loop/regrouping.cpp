@@ -194,7 +194,8 @@ Result<std::int64_t> Regrouping::level() {
   }
   // Who writes goes on to, or else the first that has something to write.
   int writer = static_cast<int>(told[2 * static_cast<std::size_t>(ahead) + 1]);
-  if (writer < 0 || steps_by(writer) == 0) writer = *std::ranges::find_if(context_.present, steps_by);
+  if (writer < 0 || !MOTLEY_GUARD("planted-writer-is-there", steps_by(writer) != 0))
+    writer = *std::ranges::find_if(context_.present, steps_by);
   parts_.elastic->follow_writer(writer);
   const auto step = static_cast<std::int64_t>(steps_by(ahead)) - 1;
   const auto is_behind = [&](int rank) { return steps_by(rank) != 0 && steps_by(rank) != steps_by(ahead); };

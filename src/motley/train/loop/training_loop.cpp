@@ -136,7 +136,7 @@ Status TrainingLoop::compute() {
   const double begin = monotonic_seconds();
   MOTLEY_TRY(runner.add(own.step, samples, own.report));
   own.report.compute += monotonic_seconds() - begin;
-  own.computed = ranges.size();
+  if (MOTLEY_KEEPS("planted-handed-samples-once")) own.computed = ranges.size();
   own.is_started = true;
   return {};
 }
