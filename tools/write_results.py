@@ -100,6 +100,14 @@ FIGURES = [
            "motley-bench consistency", "%",
            [Bar("ssp, 3 steps", "consistency ssp-3 accuracy_loss_to_bsp"),
             Bar("async", "consistency async accuracy_loss_to_bsp")]),
+    Figure("elastic", "What a death costs",
+           "Time of the step in which a process is killed or stopped, less that of a usual step: 99th percentile over faults at named "
+           "points and at any time, on four workers at emulated speeds 1, 1, ½ and ¼. No sample is lost, doubled or computed again by "
+           "who is left. A stopped process counts as lost after one second of silence.",
+           "motley-bench elastic", "s",
+           [Bar("a worker is killed", "elastic kill-worker pause_p99_seconds"),
+            Bar("rank 0 is killed", "elastic kill-coordinator pause_p99_seconds"),
+            Bar("a worker is stopped", "elastic stop-worker pause_p99_seconds")]),
     Figure("scheduling", "Scheduling Microsoft's traces",
            "Mean job completion time of gadget-exact as a fraction of the best of the other policies, on 128 devices; 1 is the best peer.",
            "motley-bench schedule --part traces", "×",

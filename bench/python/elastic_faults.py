@@ -78,9 +78,11 @@ def read_cost(job, fault, first):
     usual = statistics.median(seconds[step] for step in range(first - BEFORE + 1, first + 1))
     alone = [seconds[step] for step in range(lost + 2, joined + 1)]  # steps of those who are left
     after = [seconds[step] for step in range(joined + 1, joined + 1 + AFTER) if step in seconds]
+    ranks = {line["step"]: [rank for rank, samples in enumerate(line["samples"]) if samples] for line in lines if "loss" in line}
+    of_these = [seconds[step] for step in seconds if ranks[step] == ranks[joined] and ranks.get(step - 1) == ranks[joined]]
     stall = None
-    if len(alone) >= BEFORE and len(after) == AFTER:
-        median = statistics.median(alone)
+    if joined > lost + 1 and len(of_these) >= BEFORE and len(after) == AFTER:
+        median = statistics.median(of_these)
         stall = (sum(alone) - len(alone) * median + max(0.0, sum(after) - AFTER * median)) / median
     return Cost(fault, seconds[lost + 1] - usual, stall)
 
@@ -172,8 +174,8 @@ def main():
         pause_row("kill-coordinator", 0.6, [cost for cost in killed if not cost.fault.rank], "SIGKILL of rank 0"),
         pause_row("stop-worker", 2.0, [cost for cost in costs if cost.fault.how == "stop"], "SIGSTOP; lost after 1 s of silence"),
         row("join", "others_stall_steps", statistics.median(stalls), "steps", "less", 1.0, None,
-            f"{SOURCE}median of {len(stalls)} joins, worst {max(stalls):.2f}; excess over the median step of those who were left, from "
-            f"the loss to {AFTER} steps after the entry"),
+            f"{SOURCE}median of {len(stalls)} joins, worst {max(stalls):.2f}; excess over the median step of as many workers, "
+            f"from the loss to {AFTER} steps after the entry"),
     ])
 
 
