@@ -71,7 +71,7 @@ def train(name, job, *flags):
     except subprocess.TimeoutExpired:
         printed = f"not done after {MOST_SECONDS} s"
     if printed:
-        failures.append(f"{' '.join(command)}\n{said}")
+        failures.append(f"{' '.join(command)}\n{printed}")
         return None
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if "step_seconds" in line]
