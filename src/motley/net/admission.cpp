@@ -89,7 +89,7 @@ Acceptor::Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim
       check_(std::move(check)),
       encryption_(encryption) {
   const Endpoint where = local_endpoint(listener_);
-  if (encryption == Encryption::kOff && !is_loopback(where.host).value_or(false)) {
+  if (encryption.mode == Encryption::kOff && !is_loopback(where.host).value_or(false)) {
     spdlog::warn("encryption is off at {}: who is on the way can read what comes and goes, and change it",
                  to_string(where));
   }
