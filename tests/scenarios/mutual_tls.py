@@ -28,18 +28,21 @@ class MutualTls(Scenario):
         token.chmod(0o600)
         return token
 
-    def server(self, *flags, files=None):
-        """A server that runs apart, and where it listens."""
+    def start_and_wait(self, command, *words):
+        """A service, and where it listens."""
         address = self.folder / f"address-{time.monotonic_ns()}"
-        words = [BINARY, "server", "--listen", "127.0.0.1:0", "--address-file", address, *certificates.flags(files or self.server_files), *flags]
-        server = subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, text=True)
-        self.addCleanup(server.stderr.close)
-        self.addCleanup(server.wait)
-        self.addCleanup(server.kill)
-        for line in server.stderr:
+        words = [BINARY, command, *words, "--listen", "127.0.0.1:0", "--address-file", address]
+        service = subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(service.stderr.close)
+        self.addCleanup(service.wait)
+        self.addCleanup(service.kill)
+        for line in service.stderr:
             if "listening at" in line:
-                return server, address.read_text().strip()
-        return self.fail("the server ended")
+                return service, address.read_text().strip()
+        return self.fail("the service ended")
+
+    def server(self, *flags):
+        return self.start_and_wait("server", *certificates.flags(self.server_files), *flags)
 
     def tenants(self):
         file = self.folder / "tenants.yaml"
@@ -65,6 +68,26 @@ class MutualTls(Scenario):
         variables = dict(zip(("MOTLEY_TLS_CERTIFICATE", "MOTLEY_TLS_KEY", "MOTLEY_TLS_CA"), map(str, files), strict=True))
         self.train("variables", *SAME, "--gradient-sync.method", "parameter-server", environment=variables)
         self.assertLess(relative_difference(self.weights("plain"), self.weights("variables")), 1e-5)
+
+    def test_servers_of_racks_ranks_and_data_have_certificates_too(self):
+        token = self.token("jobs")
+        local = self.made.make("local", "URI:motley:tenant/local")
+        keys = self.keys(local)
+        self.train("plain", *SAME)
+        racks = ",".join(self.server("--token-file", token)[1] for _ in range(2))
+        _, data = self.start_and_wait("data-server", self.job, "--token-file", token, *self.keys(self.server_files))
+        for name, more in {
+            "racks": ("--gradient-sync.method", "parameter-server", "--gradient-sync.placement", "hierarchical", "--gradient-sync.servers",
+                      racks, "--gradient-sync.racks", "0,1", "--gradient-sync.token-file", token),
+            "colocated": ("--gradient-sync.method", "parameter-server", "--gradient-sync.placement", "colocated"),
+            "data": ("--data.server", data, "--data.token-file", token),
+            "elastic": ("--elastic", "1:2"),
+        }.items():
+            with self.subTest(name):
+                self.train(name, *SAME[2 if name == "elastic" else 0:], *more, *keys)
+                self.assertLess(relative_difference(self.weights("plain"), self.weights(name)), 1e-5)
+        output = self.train("foreign", *SAME, "--data.server", data, "--data.token-file", token, *self.keys(self.vision), expect=1)
+        self.assertIn("does not speak for tenant 'local'", output)
 
     def test_a_tenant_is_who_its_certificate_says(self):
         file, tokens = self.tenants()
