@@ -1,13 +1,13 @@
 #include "motley/app/live_scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <thread>
 
 #include "motley/app/profiled_job.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/own_program.h"
+#include "motley/base/text.h"
 #include "motley/scheduling/executors/executors.h"
 #include "motley/scheduling/policies/policies.h"
 
@@ -140,14 +140,11 @@ namespace {
 
 // The command of a job that trains as a job file says.
 std::vector<std::string> make_train_command(const std::string& job_file) {
-  std::vector<std::string> words = {"bash",
-                                    "-c",
-                                    "exec $MOTLEY_SRUN \"${@:4}\" train \"$2\" --run-directory \"$1\" --workers "
-                                    "\"$3\" --quiet --resume=auto --overwrite",
-                                    "motley",
-                                    "{folder}",
-                                    std::filesystem::absolute(job_file).string(),
-                                    "{workers}"};
+  constexpr const char* kTrain =
+      "exec $MOTLEY_SRUN \"${@:4}\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet --resume=auto "
+      "--overwrite";
+  std::vector<std::string> words = {
+      "bash", "-c", kTrain, "motley", "{folder}", std::filesystem::absolute(job_file).string(), "{workers}"};
   words.insert(words.end(), own_program().command.begin(), own_program().command.end());
   return words;
 }
@@ -162,14 +159,13 @@ Status set_speeds(scheduling::SubmittedJob& job, const std::string& profile, con
   }
   for (const std::string& text : speeds) {
     const std::size_t colon = text.rfind(':');
-    char* end = nullptr;
-    const double speed = colon == std::string::npos ? 0 : std::strtod(text.c_str() + colon + 1, &end);
-    if (colon == 0 || !(speed > 0) || !std::isfinite(speed) || *end != '\0') {
+    const auto speed = parse_number<double>(colon == std::string::npos ? "" : text.substr(colon + 1));
+    if (colon == 0 || !speed || *speed <= 0) {
       return fail(ErrorCode::kInvalidInput, "--speed: '{}'; accepted: TYPE:SPEED, such as k80:0.2", text);
     }
     const std::string type = text.substr(0, colon);
     std::erase_if(job.speeds, [&](const auto& known) { return known.type == type; });
-    job.speeds.push_back({type, speed});
+    job.speeds.push_back({type, *speed});
   }
   return {};
 }

@@ -179,7 +179,7 @@ std::span<const std::byte> tls_refusal() {
   return kAlert;
 }
 
-std::unique_ptr<Tls> Tls::connector(const Secret& secret, std::string tenant) {
+std::unique_ptr<Tls> Tls::connector(const Secret& secret, const std::string& tenant) {
   auto tls = std::unique_ptr<Tls>(new Tls(false, secret_context(false)));
   SSL_set_psk_use_session_callback(tls->ssl_, Callbacks::use_session);
   tls->identity_ = std::string(kIdentityPrefix) + tenant;

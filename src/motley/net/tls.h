@@ -38,7 +38,7 @@ std::span<const std::byte> tls_refusal();
 class Tls {
  public:
   using FindSecret = std::function<Secret(const std::string& tenant)>;
-  static std::unique_ptr<Tls> connector(const Secret& secret, std::string tenant);
+  static std::unique_ptr<Tls> connector(const Secret& secret, const std::string& tenant);
   // The secret that is found for a tenant that nobody knows must be one that nobody knows.
   static std::unique_ptr<Tls> acceptor(FindSecret find_secret);
   // By certificates. The acceptor's must be for the `host`, if any is given.
