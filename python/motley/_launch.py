@@ -64,12 +64,16 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--emulated-speeds", metavar="S,S,...", help="relative speed of each rank, such as 1,1,0.5,0.25")
     parser.add_argument("--sbatch", metavar="OPTIONS", action="append", help="print a batch script instead, in which these are the options "
                         "of sbatch, a task a rank; once for each kind of nodes")
+    parser.add_argument("--certificates", action="store_true", help="with --sbatch: make a CA and a certificate for the job, by which its "
+                        "ranks know each other besides the secret (needs openssl 3)")
     given = read_words(parser, words)
+    if given.certificates and not given.sbatch:
+        parser.error("--certificates is for --sbatch; on one machine nobody else reaches the ranks")
     if given.sbatch:
         if given.workers is not None or given.emulated_speeds is not None:
             parser.error("--sbatch says how many ranks there are; --workers and --emulated-speeds are for this machine")
         try:
-            sys.stdout.write(make_batch_script(given.sbatch, [given.script, *given.arguments]))
+            sys.stdout.write(make_batch_script(given.sbatch, [given.script, *given.arguments], given.certificates))
         except ValueError as problem:
             parser.error(str(problem))
         return 0
@@ -114,12 +118,14 @@ _BATCH_SCRIPT = """\
 {options}
 set -euo pipefail
 export MASTER_ADDR="$(hostname)" MASTER_PORT="$((15000 + SLURM_JOB_ID % 15000))"
+own="$SLURM_SUBMIT_DIR/.motley-job-$SLURM_JOB_ID"  # what only this job has, and its ranks on all hosts read
+trap 'rm -rf "$own"' EXIT
+(umask 077 && mkdir "$own")
 if [ -z "${{MOTLEY_SECRET_FILE:-}}" ]; then  # by which ranks of several hosts know each other
-  export MOTLEY_SECRET_FILE="$SLURM_SUBMIT_DIR/.motley-secret-$SLURM_JOB_ID"
-  trap 'rm -f "$MOTLEY_SECRET_FILE"' EXIT
+  export MOTLEY_SECRET_FILE="$own/secret"
   (umask 077 && head -c 32 /dev/urandom | base64 >"$MOTLEY_SECRET_FILE")
 fi
-rank=(bash -c '
+{certificates}rank=(bash -c '
   export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_STEP_NUM_TASKS" LOCAL_RANK="$SLURM_LOCALID" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-$1}}"
   exec "${{@:2}}"' bash)
 command=({command})
@@ -127,13 +133,25 @@ srun {steps}
 """
 
 
-def make_batch_script(components: Sequence[str], command: Sequence[str]) -> str:
+# The CA's key is gone once it has signed.
+_CERTIFICATES = """\
+export MOTLEY_TLS_CERTIFICATE="$own/job.pem" MOTLEY_TLS_KEY="$own/job.key" MOTLEY_TLS_CA="$own/ca.pem"
+make=(openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 365)
+"${make[@]}" -subj "/CN=CA of job $SLURM_JOB_ID" -keyout "$own/ca.key" -out "$MOTLEY_TLS_CA"
+"${make[@]}" -subj "/CN=job $SLURM_JOB_ID" -keyout "$MOTLEY_TLS_KEY" -out "$MOTLEY_TLS_CERTIFICATE" \\
+  -CA "$MOTLEY_TLS_CA" -CAkey "$own/ca.key" -addext subjectAltName=URI:motley:tenant/local -addext basicConstraints=critical,CA:FALSE
+rm "$own/ca.key"
+"""
+
+
+def make_batch_script(components: Sequence[str], command: Sequence[str], certificates: bool = False) -> str:
     """What ``sbatch`` takes to start a script with its arguments on nodes of several kinds: a heterogeneous job, a task a rank.
 
     Args:
         components: for each kind of nodes the options of ``sbatch``, such as ``"--partition=cpu --nodes=2 --ntasks-per-node=8"``. The first
             has rank 0, and the options that are of the whole job.
         command: the script and its arguments. Nodes have them, and this Python, under the same path.
+        certificates: whether the job has a CA and a certificate of its own.
 
     Raises:
         ValueError: options that cannot stand in a batch script.
@@ -152,7 +170,8 @@ def make_batch_script(components: Sequence[str], command: Sequence[str]) -> str:
             step.append(f"--cpus-per-task={processors[1]}")  # which srun does not take from the job
         threads = processors[1] if processors else "1"
         steps.append(" ".join([*step, "--kill-on-bad-exit=1", '"${rank[@]}"', threads, '"${command[@]}"']))
-    return _BATCH_SCRIPT.format(options="\n".join(lines), steps=" : ".join(steps), command=shlex.join([sys.executable, *command]))
+    return _BATCH_SCRIPT.format(options="\n".join(lines), steps=" : ".join(steps), command=shlex.join([sys.executable, *command]),
+                                certificates=_CERTIFICATES if certificates else "")
 
 
 def launch(function: Callable[..., Any], args: Sequence[Any] = (), *, workers: int | None = None,

@@ -51,8 +51,8 @@ TEST(ChannelHandshake, EncryptsBetweenHostsAndNotOverLoopback) {
     EXPECT_TRUE(connector.done() && acceptor.done());
     EXPECT_EQ(acceptor.peer().identity.rank, 2);
     EXPECT_EQ(connector.peer().identity.rank, 0);
-    const bool encrypts =
-        terms.encryption == Encryption::kOn || (terms.encryption == Encryption::kAuto && !terms.over_loopback);
+    const bool encrypts = terms.encryption.mode == Encryption::kOn ||
+                          (terms.encryption.mode == Encryption::kAuto && !terms.over_loopback);
     EXPECT_EQ(in_the_clear, !encrypts);
     EXPECT_EQ(connector.take_tls() != nullptr, encrypts);
     EXPECT_EQ(acceptor.take_tls() != nullptr, encrypts);

@@ -78,7 +78,7 @@ class Commands(unittest.TestCase):
                 self.assert_same(words, 0)
 
     def test_errors(self):
-        (self.folder / "address").write_text("127.0.0.1:1\n")  # of no scheduler
+        (self.folder / "address").write_text("http://127.0.0.1:1\n")  # of no scheduler
         (self.folder / "token").write_text("0123456789" * 4)
         (self.folder / "token").chmod(0o600)
         for words, code in (([], 2), (["no-command"], 2), (["plan", "--no-flag"], 2), (["plan", "--model", "vgg17"], 2),

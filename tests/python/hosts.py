@@ -11,6 +11,7 @@ import unittest
 
 from ranks import run_scripts
 
+MAKE_CERTIFICATE = pathlib.Path(__file__).resolve().parents[1] / "make-certificate"
 ADDRESS = "10.213.7."  # of the hosts, with 1 and 2 behind it
 
 
@@ -180,6 +181,23 @@ class TwoHosts(unittest.TestCase):
             for plaintext in (KNOWN, b"MTLF", b"MTLH"):
                 self.assertEqual(plaintext in packets, encryption == "off", (plaintext, encryption))
         self.assertEqual(len(sums), 1, sums)  # on both hosts, encrypted or not
+
+    def test_hosts_know_each_other_by_certificates(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, tenant in (("ours", "local"), ("theirs", "vision")):
+                subprocess.run([MAKE_CERTIFICATE, folder, "ca", name, f"URI:motley:tenant/{tenant}"], check=True)
+            def variables(name):
+                return {"MOTLEY_TLS_CERTIFICATE": f"{folder}/{name}.pem", "MOTLEY_TLS_KEY": f"{folder}/{name}.key",
+                        "MOTLEY_TLS_CA": f"{folder}/ca.pem"}
+            ended, packets = self.record(SUM, **variables("ours"))
+            for code, text in ended:
+                self.assertEqual(code, 0, text)
+            self.assertGreater(len(packets), 400_000)
+            for plaintext in (KNOWN, b"MTLF", b"MTLH", b"motley 1 local", b"motley:tenant"):
+                self.assertNotIn(plaintext, packets)
+            ended = self.run_hosts(SUM.replace("=30", "=10"), **variables("theirs"))
+            self.assertTrue(all(code != 0 for code, _ in ended), ended)
+            self.assertIn("does not speak for tenant 'local': it is the certificate of 'CN = theirs'", ended[1][1])
 
     def test_hosts_that_differ_in_encryption_say_what_to_set(self):
         script = "import os\nif os.environ['RANK'] == '1':\n    os.environ['MOTLEY_ENCRYPTION'] = 'off'\n" + SUM.replace("=30", "=10")

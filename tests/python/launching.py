@@ -195,6 +195,7 @@ for numbers, values in loader:
     used += numbers.tolist() if loader.samples else []
 pathlib.Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps({
     "node": os.environ["SLURMD_NODENAME"], "local": os.environ["LOCAL_RANK"], "threads": os.environ["OMP_NUM_THREADS"], "used": used,
+    "certificates": sorted(os.listdir(pathlib.Path(os.environ["MOTLEY_TLS_CA"]).parent)) if "MOTLEY_TLS_CA" in os.environ else [],
     "weight": net.weight.tolist()}))
 """
 
@@ -208,16 +209,16 @@ class LaunchingOnSlurm(unittest.TestCase):
         cls.cluster = slurm_cluster.SlurmCluster(nodes=3, cpus=2)
         cls.addClassCleanup(cls.cluster.stop)
 
-    def run_job(self, what):
+    def run_job(self, what, *flags):
         folder = self.cluster.folder / what
         folder.mkdir()
         (folder / "train.py").write_text(ON_SLURM)
-        written = subprocess.run([sys.executable, "-m", "motley", "launch", "--sbatch=--nodelist=n0 --ntasks=2",
+        written = subprocess.run([sys.executable, "-m", "motley", "launch", *flags, "--sbatch=--nodelist=n0 --ntasks=2",
                                   "--sbatch=--nodelist=n1,n2 --ntasks-per-node=1 --cpus-per-task=2", "train.py", folder, what], cwd=folder,
                                  capture_output=True, text=True, timeout=60, check=True).stdout
         done = subprocess.run(["sbatch", "--wait", "--output=output"], input=written, cwd=folder, env=self.cluster.environment,
                               capture_output=True, text=True, timeout=240, check=False)
-        self.assertEqual([file.name for file in folder.glob(".motley-secret-*")], [])
+        self.assertEqual([file.name for file in folder.glob(".motley-*")], [])
         ranks = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
         return done.returncode, ranks, (folder / "output").read_text()
 
@@ -230,6 +231,12 @@ class LaunchingOnSlurm(unittest.TestCase):
         self.assertGreater(len(ranks[0]["used"]), 2 * len(ranks[3]["used"]))
         self.assertEqual([rank["weight"] for rank in ranks], 4 * [ranks[0]["weight"]])
 
+    def test_ranks_know_each_other_by_certificates_of_the_job(self):
+        code, ranks, output = self.run_job("certificates", "--certificates")
+        self.assertEqual(code, 0, output)
+        self.assertEqual([rank["certificates"] for rank in ranks], 4 * [["ca.pem", "job.key", "job.pem", "secret"]])
+        self.assertEqual([rank["weight"] for rank in ranks], 4 * [ranks[0]["weight"]])
+
     def test_a_killed_rank_ends_the_job(self):
         code, ranks, output = self.run_job("die")
         self.assertNotEqual(code, 0)
@@ -238,7 +245,8 @@ class LaunchingOnSlurm(unittest.TestCase):
 
     def test_options_that_are_refused(self):
         for flags, words in ((["--sbatch=cpu"], "options of sbatch in one line"), (["--sbatch=--ntasks=2\n#SBATCH"], "in one line"),
-                             (["--sbatch=--ntasks=2", "--workers=2"], "--sbatch says how many ranks there are")):
+                             (["--sbatch=--ntasks=2", "--workers=2"], "--sbatch says how many ranks there are"),
+                             (["--workers=2", "--certificates"], "--certificates is for --sbatch")):
             done = subprocess.run([sys.executable, "-m", "motley", "launch", *flags, __file__], capture_output=True, text=True, timeout=60,
                                   check=False)
             self.assertEqual((done.returncode, done.stdout), (2, ""))

@@ -19,15 +19,15 @@ class LiveService(Scenario):
         self.state = pathlib.Path(tempfile.mkdtemp(prefix="motley-live-"))
         self.addCleanup(shutil.rmtree, self.state, True)
 
-    def serve(self, *flags):
+    def serve(self, *flags, listen="127.0.0.1:0"):
         """The service, once it answers."""
-        process = subprocess.Popen([BINARY, "schedule", "serve", "--state-dir", self.state, "--listen", "127.0.0.1:0", *flags],
+        process = subprocess.Popen([BINARY, "schedule", "serve", "--state-dir", self.state, "--listen", listen, *flags],
                                    stderr=subprocess.PIPE, text=True, env=self.environment)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         line = process.stderr.readline()
-        self.assertIn("page at http://", line)
+        self.assertRegex(line, "page at https?://|listening at unix:")
         return process
 
     def schedule(self, command, *words, expect=0):

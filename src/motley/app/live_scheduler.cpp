@@ -1,13 +1,13 @@
 #include "motley/app/live_scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <thread>
 
 #include "motley/app/profiled_job.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/own_program.h"
+#include "motley/base/text.h"
 #include "motley/scheduling/executors/executors.h"
 #include "motley/scheduling/policies/policies.h"
 
@@ -39,6 +39,34 @@ Result<scheduling::ClusterTopology> read_nodes(const SchedulerRequest& request) 
   return topology;
 }
 
+const OptionTable<net::CertificateFiles>& service_files() {
+  using enum OptionKind;
+  static const OptionTable<net::CertificateFiles> options = {
+      {{"tls_certificate", kPath,
+        "file (PEM) with the service's certificate, and those between it and its CA's: HTTPS in place of HTTP"},
+       &net::CertificateFiles::certificate},
+      {{"tls_key", kPath, "file (PEM, mode 0600) with the private key of --tls-certificate"},
+       &net::CertificateFiles::key},
+      {{"tls_ca", kPath, "file (PEM) with CA certificates: clients then need a certificate that one of them signed"},
+       &net::CertificateFiles::ca},
+  };
+  return options;
+}
+
+const OptionTable<net::CertificateFiles>& client_files() {
+  using enum OptionKind;
+  static const OptionTable<net::CertificateFiles> options = {
+      {{"tls_ca", kPath,
+        "file (PEM) with CA certificates, one of which signed that of an HTTPS service; default: the system's"},
+       &net::CertificateFiles::ca},
+      {{"tls_certificate", kPath, "file (PEM) with this client's certificate, where the service wants one"},
+       &net::CertificateFiles::certificate},
+      {{"tls_key", kPath, "file (PEM, mode 0600) with the private key of --tls-certificate"},
+       &net::CertificateFiles::key},
+  };
+  return options;
+}
+
 }  // namespace
 
 const OptionTable<SchedulerRequest>& SchedulerRequest::options() {
@@ -51,7 +79,15 @@ const OptionTable<SchedulerRequest>& SchedulerRequest::options() {
       {{"partition", kText, "Slurm partition; default: Slurm's"}, &SchedulerRequest::partition},
       {{"sbatch", kTexts, "further option of sbatch for every job, as --sbatch=--account=ml; may be repeated"},
        &SchedulerRequest::sbatch},
-      {{"listen", kText, "address and port to listen on; port 0: any free one"}, &SchedulerRequest::listen},
+      {{"listen", kText,
+        "address and port to listen on; port 0: any free one; or unix:/PATH, a socket for this user alone"},
+       &SchedulerRequest::listen},
+      {"", &SchedulerRequest::tls, service_files()},
+      {choice("encryption",
+              "auto: HTTP only over loopback, elsewhere HTTPS by --tls-certificate; off: HTTP at any address, where "
+              "others on the network can read the token",
+              {"auto", "off"}),
+       &SchedulerRequest::encryption},
       {choice("policy", "scheduling policy", scheduling::live_policy_names()), &SchedulerRequest::policy},
       {objective_option(), &SchedulerRequest::objective},
       {{"slot_duration", kSeconds, "time between the decisions of policies that decide by slots", 0.1, 1e7},
@@ -66,6 +102,9 @@ const OptionTable<SchedulerRequest>& SchedulerRequest::options() {
 }
 
 Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
+  MOTLEY_ASSIGN(const net::HttpListen listen,
+                net::read_http_listen({request.listen, request.tls, request.encryption == "off"},
+                                      {"--listen", net::tls_flags(), "--encryption"}));
   MOTLEY_ASSIGN(const scheduling::ClusterTopology topology, read_nodes(request));
   std::unique_ptr<scheduling::Executor> executor;
   if (request.executor == "slurm") {
@@ -81,7 +120,6 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
   options.policy_options.objective = parse_objective(request.objective);
   if (request.preemption_cooldown >= 0) options.preemption_cooldown_seconds = request.preemption_cooldown;
   MOTLEY_ASSIGN(auto controller, scheduling::Controller::make(std::move(store), topology, folder, options));
-  MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(request.listen));
   const std::string token_file = (folder / "token").string();
   if (!std::filesystem::exists(token_file)) MOTLEY_TRY(net::Secret::generate().write(token_file));
   MOTLEY_ASSIGN(const net::Secret token, net::Secret::from_file(token_file));
@@ -89,11 +127,12 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
   RunningScheduler running;
   MOTLEY_ASSIGN(running.service,
                 scheduling::Service::start({listen, token, request.page}, std::move(controller), std::move(executor)));
-  const std::string address = running.service->address();
-  MOTLEY_TRY(write_file(folder / "address", address + "\n"));
+  const std::string url = running.service->url();
+  MOTLEY_TRY(write_file(folder / "address", url + "\n"));
   running.description =
-      fmt::format("{} devices on {} nodes, {} jobs known; page at http://{}/ (any name, password in {})",
-                  topology.devices(), topology.nodes.size(), known, address, token_file);
+      fmt::format("{} devices on {} nodes, {} jobs known; {}", topology.devices(), topology.nodes.size(), known,
+                  listen.address.is_unix() ? fmt::format("listening at {}", url)
+                                           : fmt::format("page at {}/ (any name, password in {})", url, token_file));
   return running;
 }
 
@@ -101,14 +140,11 @@ namespace {
 
 // The command of a job that trains as a job file says.
 std::vector<std::string> make_train_command(const std::string& job_file) {
-  std::vector<std::string> words = {"bash",
-                                    "-c",
-                                    "exec $MOTLEY_SRUN \"${@:4}\" train \"$2\" --run-directory \"$1\" --workers "
-                                    "\"$3\" --quiet --resume=auto --overwrite",
-                                    "motley",
-                                    "{folder}",
-                                    std::filesystem::absolute(job_file).string(),
-                                    "{workers}"};
+  constexpr const char* kTrain =
+      "exec $MOTLEY_SRUN \"${@:4}\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet --resume=auto "
+      "--overwrite";
+  std::vector<std::string> words = {
+      "bash", "-c", kTrain, "motley", "{folder}", std::filesystem::absolute(job_file).string(), "{workers}"};
   words.insert(words.end(), own_program().command.begin(), own_program().command.end());
   return words;
 }
@@ -123,14 +159,13 @@ Status set_speeds(scheduling::SubmittedJob& job, const std::string& profile, con
   }
   for (const std::string& text : speeds) {
     const std::size_t colon = text.rfind(':');
-    char* end = nullptr;
-    const double speed = colon == std::string::npos ? 0 : std::strtod(text.c_str() + colon + 1, &end);
-    if (colon == 0 || !(speed > 0) || !std::isfinite(speed) || *end != '\0') {
+    const auto speed = parse_number<double>(colon == std::string::npos ? "" : text.substr(colon + 1));
+    if (colon == 0 || !speed || *speed <= 0) {
       return fail(ErrorCode::kInvalidInput, "--speed: '{}'; accepted: TYPE:SPEED, such as k80:0.2", text);
     }
     const std::string type = text.substr(0, colon);
     std::erase_if(job.speeds, [&](const auto& known) { return known.type == type; });
-    job.speeds.push_back({type, speed});
+    job.speeds.push_back({type, *speed});
   }
   return {};
 }
@@ -151,8 +186,15 @@ Result<Json> parse_node(const std::string& text) {
 }  // namespace
 
 const OptionTable<ClientRequest>& ClientRequest::options() {
+  using enum OptionKind;
   static const OptionTable<ClientRequest> options = {
-      {{"state_dir", OptionKind::kPath, "directory of the service"}, &ClientRequest::state_dir}};
+      {{"state_dir", kPath, "directory of the service"}, &ClientRequest::state_dir},
+      {{"address", kText,
+        "where the service is reached: https://HOST:PORT, http://HOST:PORT, which is in the clear, or unix:/PATH; "
+        "default: where it says that it listens"},
+       &ClientRequest::address},
+      {"", &ClientRequest::tls, client_files()},
+  };
   return options;
 }
 

@@ -16,7 +16,9 @@ namespace motley::app {
 
 struct SchedulerRequest {
   std::string state_dir = "runs/scheduler";  // the service's folder: its jobs, its token, its address
-  std::string listen = "127.0.0.1:29600";
+  std::string listen = "127.0.0.1:29600";    // or "unix:/PATH"
+  net::CertificateFiles tls;
+  std::string encryption = "auto";
   ClusterRequest topology;
   std::string executor = "local";
   std::string partition;            // of Slurm, as below
@@ -40,13 +42,15 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request);
 // Where users find the service: its folder has its address and its token.
 struct ClientRequest {
   std::string state_dir = "runs/scheduler";
+  std::string address;  // a URL in place of the one in the folder; "": that one
+  net::CertificateFiles tls;
 
   static const OptionTable<ClientRequest>& options();
 };
 using SchedulerClient = scheduling::Client;
 using Json = SchedulerClient::Json;
 inline Result<SchedulerClient> connect(const ClientRequest& request) {
-  return SchedulerClient::of(request.state_dir);
+  return SchedulerClient::of(request.state_dir, request.address, request.tls);
 }
 
 struct SubmitRequest {

@@ -17,12 +17,46 @@ Result<ps::Tenants> read_tenants(const ServerRequest& request) {
 // Null where none is asked for.
 Result<std::unique_ptr<ps::MetricsService>> start_metrics(const ServerRequest& request, const ps::Service& service) {
   if (request.metrics.empty()) return nullptr;
-  MOTLEY_ASSIGN(const net::Endpoint endpoint, net::parse_endpoint(request.metrics));
+  MOTLEY_ASSIGN(const net::HttpListen listen,
+                net::read_http_listen({request.metrics, request.metrics_tls, request.metrics_encryption == "off"},
+                                      {"--metrics", net::tls_flags("--metrics-"), "--metrics-encryption"}));
   std::optional<net::Secret> token;
   if (!request.metrics_token_file.empty()) {
     MOTLEY_ASSIGN(token, net::Secret::from_file(request.metrics_token_file));
   }
-  return ps::MetricsService::start(endpoint, std::move(token), [&service] { return service.metrics().text(); });
+  return ps::MetricsService::start(listen, std::move(token), [&service] { return service.metrics().text(); });
+}
+
+const OptionTable<net::CertificateFiles>& own_files() {
+  using enum OptionKind;
+  static const OptionTable<net::CertificateFiles> options = {
+      {{"tls_certificate", kPath,
+        "file (PEM) with the server's certificate, for URI:motley:server or URI:motley:tenant/NAME, and those between "
+        "it and its CA's; jobs then need one, too, besides the token; default: MOTLEY_TLS_CERTIFICATE's, if any"},
+       &net::CertificateFiles::certificate},
+      {{"tls_key", kPath, "file (PEM, mode 0600) with the private key of --tls-certificate; default: MOTLEY_TLS_KEY's"},
+       &net::CertificateFiles::key},
+      {{"tls_ca", kPath,
+        "file (PEM) with CA certificates, one of which signed those of jobs and other servers; default: "
+        "MOTLEY_TLS_CA's"},
+       &net::CertificateFiles::ca},
+  };
+  return options;
+}
+
+const OptionTable<net::CertificateFiles>& metrics_files() {
+  using enum OptionKind;
+  static const OptionTable<net::CertificateFiles> options = {
+      {{"metrics_tls_certificate", kPath,
+        "file (PEM) with the certificate that scrapers see, and those between it and its CA's: HTTPS in place of HTTP"},
+       &net::CertificateFiles::certificate},
+      {{"metrics_tls_key", kPath, "file (PEM, mode 0600) with the private key of --metrics-tls-certificate"},
+       &net::CertificateFiles::key},
+      {{"metrics_tls_ca", kPath,
+        "file (PEM) with CA certificates: scrapers then need a certificate that one of them signed"},
+       &net::CertificateFiles::ca},
+  };
+  return options;
 }
 
 }  // namespace
@@ -39,6 +73,7 @@ const OptionTable<ServerRequest>& ServerRequest::options() {
               "network can read what comes and goes, and change it",
               {"auto", "on", "off"}),
        &ServerRequest::encryption},
+      {"", &ServerRequest::tls, own_files()},
       {{"embedding_dir", kPath, "directory for embedding rows that do not fit into memory, and for checkpoints"},
        &ServerRequest::embedding_dir},
       {{"threads", kInteger, "aggregation threads; 0: one per core", 0, 1024}, &ServerRequest::threads},
@@ -59,8 +94,15 @@ const OptionTable<ServerRequest>& ServerRequest::options() {
         ps::kMaxCap},
        &ServerRequest::max_probes},
       {{"metrics", kText,
-        "serve GET /metrics for Prometheus at this HOST:PORT; off loopback it needs --metrics-token-file"},
+        "serve GET /metrics for Prometheus at this HOST:PORT, or unix:/PATH; off loopback it needs "
+        "--metrics-token-file or --metrics-tls-ca"},
        &ServerRequest::metrics},
+      {"", &ServerRequest::metrics_tls, metrics_files()},
+      {choice("metrics_encryption",
+              "auto: HTTP only over loopback, elsewhere HTTPS by --metrics-tls-certificate; off: HTTP at any address, "
+              "where others on the network can read the token",
+              {"auto", "off"}),
+       &ServerRequest::metrics_encryption},
       {{"metrics_token_file", kPath, "file (mode 0600) with the bearer token that scrapers must send"},
        &ServerRequest::metrics_token_file},
       {{"stall_timeout", kSeconds,
@@ -75,7 +117,8 @@ Result<RunningServer> start_server(const ServerRequest& request) {
     return fail(ErrorCode::kInvalidInput, "--quota: less than a byte; accepted: 0 for no limit, or a size from 1B");
   }
   MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(request.listen));
-  MOTLEY_ASSIGN(const auto encryption, net::parse_encryption(request.encryption, "--encryption"));
+  MOTLEY_ASSIGN(const auto encryption,
+                net::read_encryption(request.encryption, "--encryption", request.tls, net::tls_flags()));
   const ps::ServiceOptions options{.listen = listen,
                                    .cores = request.threads,
                                    .pin_cores = request.pin,
@@ -88,7 +131,7 @@ Result<RunningServer> start_server(const ServerRequest& request) {
   MOTLEY_ASSIGN(running.service, ps::Service::start(options, tenants));
   MOTLEY_ASSIGN(running.metrics, start_metrics(request, *running.service));
   running.address = running.service->address();
-  if (running.metrics) running.metrics_address = running.metrics->address();
+  if (running.metrics) running.metrics_url = running.metrics->url();
   running.description = fmt::format("{} aggregation threads", running.service->cores());
   return running;
 }

@@ -16,8 +16,11 @@ struct ServerRequest {
   std::string tenants;     // a file in place of the token; "": none
   std::string metrics;     // where metrics are answered; "": nowhere
   std::string metrics_token_file;
+  net::CertificateFiles metrics_tls;
+  std::string metrics_encryption = "auto";
   std::string embedding_dir;
   std::string encryption = "auto";
+  net::CertificateFiles tls;
   int threads = 0;  // of aggregation; 0: one per core
   bool pin = false;
   double quota_bytes = 0;  // of a job; 0: no limit
@@ -35,7 +38,7 @@ struct RunningServer {
   std::unique_ptr<ps::Service> service;
   std::unique_ptr<ps::MetricsService> metrics;  // null: none; ends before the service
   std::string address;                          // really listening at
-  std::string metrics_address;
+  std::string metrics_url;
   std::string description;  // "4 aggregation threads"
 };
 // Errors name the flag.

@@ -314,6 +314,7 @@ void add_schedule(CLI::App& app, Action& action) {
       schedule, action, "serve", "Run a scheduler of live jobs: it places, resizes and explains them",
       "Without Slurm, nodes are parts of this machine: 4x2 is four nodes of two devices each. Examples:\n"
       "  motley schedule serve --cluster 4x2 --state-dir runs/scheduler\n"
+      "  motley schedule serve --listen scheduler.lab:29600 --tls-certificate scheduler.pem --tls-key scheduler.key\n"
       "  motley schedule serve --executor slurm --partition gpu --sbatch=--account=ml",
       run_serve);
   CLI::Option* cluster = serve.get_option("--cluster");

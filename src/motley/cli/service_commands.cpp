@@ -49,7 +49,7 @@ Status serve_until_stopped(const Arguments& arguments, const Start& start) {
 Result<app::RunningServer> start_server(const app::ServerRequest& request) {
   MOTLEY_TRY(app::follow_launcher());
   MOTLEY_ASSIGN(app::RunningServer server, app::start_server(request));
-  if (server.metrics) spdlog::info("metrics at http://{}/metrics", server.metrics_address);
+  if (server.metrics) spdlog::info("metrics at {}", server.metrics_url);
   return server;
 }
 
@@ -63,7 +63,10 @@ void add_server(CLI::App& app, Action& action) {
       "  motley server --listen 127.0.0.1:29500 --token-file token",
       [](const ServerArguments& given) { return serve_until_stopped(given, start_server); });
   command.get_option("--tenants")->excludes("--token-file");
-  command.get_option("--metrics-token-file")->needs("--metrics");
+  for (const char* flag :
+       {"--metrics-token-file", "--metrics-tls-certificate", "--metrics-tls-key", "--metrics-tls-ca"}) {
+    command.get_option(flag)->needs("--metrics");
+  }
 }
 
 void add_data_server(CLI::App& app, Action& action) {

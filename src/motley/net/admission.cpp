@@ -57,7 +57,7 @@ Result<bool> exchange(const Descriptor& socket, ChannelHandshake& handshake, std
 }
 
 Result<Host> connect_once(const Endpoint& endpoint, const Secret& secret, const Claim& own,
-                          const Handshake::Check& check, Encryption encryption, const Deadline& deadline,
+                          const Handshake::Check& check, const Encryption& encryption, const Deadline& deadline,
                           const std::function<bool()>& cancelled) {
   MOTLEY_ASSIGN(Descriptor socket, connect_to(endpoint, deadline, cancelled));
   const Deadline patience = Deadline::after(std::min(deadline.remaining(), kHandshakeSeconds));
@@ -82,14 +82,14 @@ Result<Host> connect_once(const Endpoint& endpoint, const Secret& secret, const 
 }  // namespace
 
 Acceptor::Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check,
-                   Encryption encryption)
+                   const Encryption& encryption)
     : listener_(std::move(listener)),
       find_secret_(std::move(find_secret)),
       own_(std::move(own)),
       check_(std::move(check)),
       encryption_(encryption) {
   const Endpoint where = local_endpoint(listener_);
-  if (encryption == Encryption::kOff && !is_loopback(where.host).value_or(false)) {
+  if (encryption.mode == Encryption::kOff && !is_loopback(where.host).value_or(false)) {
     spdlog::warn("encryption is off at {}: who is on the way can read what comes and goes, and change it",
                  to_string(where));
   }
@@ -181,8 +181,8 @@ Acceptor::~Acceptor() {
 }
 
 Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& secret, const Claim& own,
-                                      const Handshake::Check& check, Encryption encryption, const Deadline& deadline,
-                                      const std::function<bool()>& cancelled,
+                                      const Handshake::Check& check, const Encryption& encryption,
+                                      const Deadline& deadline, const std::function<bool()>& cancelled,
                                       const std::function<bool(const Error&)>& is_final) {
   for (double pause = 0.01;; pause = std::min(0.5, 2 * pause)) {
     auto host = connect_once(endpoint, secret, own, check, encryption, deadline, cancelled);
@@ -193,7 +193,8 @@ Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& se
 
 Result<std::unique_ptr<Connection>> connect_to_host(const Endpoint& endpoint, const Secret& secret, const Claim& own,
                                                     const Deadline& deadline, bool payload_checksum,
-                                                    Encryption encryption, const std::function<bool()>& cancelled) {
+                                                    const Encryption& encryption,
+                                                    const std::function<bool()>& cancelled) {
   MOTLEY_TRY(check_names(own));
   const auto anybody = [](const Claim&) -> Status { return {}; };
   const auto is_final = [&](const Error& error) { return error.code == ErrorCode::kRefused || cancelled(); };

@@ -31,8 +31,8 @@ class Acceptor {
 
   // `check` judges those who proved that they know the secret.
   Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check,
-           Encryption encryption);
-  Acceptor(Descriptor listener, const Secret& secret, Claim own, Handshake::Check check, Encryption encryption)
+           const Encryption& encryption);
+  Acceptor(Descriptor listener, const Secret& secret, Claim own, Handshake::Check check, const Encryption& encryption)
       : Acceptor(
             std::move(listener), [secret](const Claim&) { return secret; }, std::move(own), std::move(check),
             encryption) {}
@@ -86,14 +86,15 @@ struct Host {
   Claim claim;
 };
 Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& secret, const Claim& own,
-                                      const Handshake::Check& check, Encryption encryption, const Deadline& deadline,
-                                      const std::function<bool()>& cancelled,
+                                      const Handshake::Check& check, const Encryption& encryption,
+                                      const Deadline& deadline, const std::function<bool()>& cancelled,
                                       const std::function<bool(const Error&)>& is_final);
 
 // An authenticated connection to whoever listens at the endpoint and holds the secret, whoever it claims to be. Tries
 // again until the deadline, unless it is refused; `cancelled` is asked every 50 ms. The error names the endpoint.
 Result<std::unique_ptr<Connection>> connect_to_host(const Endpoint& endpoint, const Secret& secret, const Claim& own,
                                                     const Deadline& deadline, bool payload_checksum,
-                                                    Encryption encryption, const std::function<bool()>& cancelled);
+                                                    const Encryption& encryption,
+                                                    const std::function<bool()>& cancelled);
 
 }  // namespace motley::net

@@ -7,6 +7,7 @@ namespace {
 
 // Of a handshake within TLS, which takes a fifth of that.
 constexpr std::size_t kMaxReceivedBytes = 16 << 10;
+constexpr std::size_t kMaxReceivedWithCertificates = 64 << 10;
 
 }  // namespace
 
@@ -16,18 +17,27 @@ ChannelHandshake::ChannelHandshake(Role role, Handshake::FindSecret find_secret,
       find_secret_(std::move(find_secret)),
       own_(std::move(own)),
       check_(std::move(check)),
-      terms_(terms),
+      terms_(std::move(terms)),
       begun_(role == Role::kConnector) {
   if (role == Role::kAcceptor) return;
-  if (terms.encryption == Encryption::kOn || (terms.encryption == Encryption::kAuto && !terms.over_loopback)) {
-    tls_ = Tls::connector(find_secret_(own_), own_.identity.tenant);
+  const Encryption& encryption = terms_.encryption;
+  if (encryption.mode == Encryption::kOn || (encryption.mode == Encryption::kAuto && !terms_.over_loopback)) {
+    tls_ = encryption.certificates ? Tls::connector(encryption.certificates)
+                                   : Tls::connector(find_secret_(own_), own_.identity.tenant);
   } else {
     start_inner({});
   }
 }
 
 void ChannelHandshake::start_inner(std::span<const std::byte> binding) {
-  inner_.emplace(role_, find_secret_, own_, check_, binding);
+  Handshake::Check check = check_;
+  if (role_ == Role::kAcceptor && tls_ && terms_.encryption.certificates) {
+    check = [this, &tls = *tls_](const Claim& peer) -> Status {
+      MOTLEY_TRY(tls.check_peer_speaks_for(peer.identity.tenant));
+      return check_(peer);
+    };
+  }
+  inner_.emplace(role_, find_secret_, own_, std::move(check), binding);
 }
 
 std::size_t ChannelHandshake::wanted() const {
@@ -61,12 +71,17 @@ Status ChannelHandshake::feed(std::span<const std::byte> bytes) {
 Status ChannelHandshake::begin(std::span<const std::byte> first) {
   begun_ = true;
   const bool speaks_tls = first.front() == kTlsHandshakeRecord;
-  if (speaks_tls && terms_.encryption == Encryption::kOff) {
+  const Encryption& encryption = terms_.encryption;
+  if (speaks_tls && encryption.mode == Encryption::kOff) {
     std::ranges::copy(tls_refusal(), std::back_inserter(output_));
     return fail(ErrorCode::kRefused,
                 "the peer encrypts, and encryption is 'off' here: set it to 'auto' here, or to "
                 "'off' there ({})",
                 kEncryptionSettings);
+  }
+  if (speaks_tls && encryption.certificates) {
+    tls_ = Tls::acceptor(encryption.certificates);
+    return {};
   }
   if (speaks_tls) {
     tls_ = Tls::acceptor([find_secret = find_secret_](const std::string& tenant) {
@@ -76,7 +91,7 @@ Status ChannelHandshake::begin(std::span<const std::byte> first) {
   }
   start_inner({});
   const bool takes_plain =
-      terms_.encryption == Encryption::kOff || (terms_.encryption == Encryption::kAuto && terms_.over_loopback);
+      encryption.mode == Encryption::kOff || (encryption.mode == Encryption::kAuto && terms_.over_loopback);
   return takes_plain ? Status() : refuse_plain(first);
 }
 
@@ -86,17 +101,17 @@ Status ChannelHandshake::refuse_plain(std::span<const std::byte> first) {
   return fail(
       ErrorCode::kRefused,
       "the peer does not encrypt, and this side takes nothing in the clear{}: set encryption to 'on' there ({})",
-      terms_.encryption == Encryption::kOn ? "" : " from another host", kEncryptionSettings);
+      terms_.encryption.mode == Encryption::kOn ? "" : " from another host", kEncryptionSettings);
 }
 
 Status ChannelHandshake::feed_tls(std::span<const std::byte> bytes) {
+  const bool has_certificates = terms_.encryption.certificates != nullptr;
+  const std::size_t most = has_certificates ? kMaxReceivedWithCertificates : kMaxReceivedBytes;
   received_ += bytes.size();
-  if (received_ > kMaxReceivedBytes) {
-    return fail(ErrorCode::kCorrupt, "a handshake of more than {} bytes", kMaxReceivedBytes);
-  }
+  if (received_ > most) return fail(ErrorCode::kCorrupt, "a handshake of more than {} bytes", most);
   held_.insert(held_.end(), bytes.begin(), bytes.end());
   if (record_left_ == 0) {
-    MOTLEY_ASSIGN(record_left_, decode_tls_header(bytes.first<kTlsHeaderBytes>()));
+    MOTLEY_ASSIGN(record_left_, decode_tls_header(bytes.first<kTlsHeaderBytes>(), has_certificates));
     return {};
   }
   record_left_ = 0;
@@ -108,6 +123,9 @@ Status ChannelHandshake::feed_tls(std::span<const std::byte> bytes) {
 
 Status ChannelHandshake::talk_within_tls() {
   if (!inner_) {
+    if (role_ == Role::kConnector && terms_.encryption.certificates) {
+      MOTLEY_TRY(tls_->check_peer_speaks_for(own_.identity.tenant));
+    }
     start_inner(tls_->exporter());
     MOTLEY_TRY(tls_->write(inner_->take_output()));
   }

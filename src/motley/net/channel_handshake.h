@@ -1,6 +1,8 @@
 // How a channel begins: TLS where it is wanted, and within it the handshake. A state machine without sockets: bytes in,
 // bytes out.
 //
+// With certificates each side's must speak for the tenant of the connector, besides the proof of that tenant's secret.
+//
 // What a connector speaks is its own choice, by the setting and by whether the connection is over loopback. The
 // acceptor sees it from the first byte and takes it or refuses it; neither falls back to the other, so that nobody
 // between them can take the encryption away.
@@ -21,7 +23,7 @@ class ChannelHandshake {
  public:
   using Role = Handshake::Role;
   struct Terms {
-    Encryption encryption = Encryption::kAuto;
+    Encryption encryption;
     bool over_loopback = false;
   };
 

@@ -23,8 +23,11 @@
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/signals.h"
+#include "motley/net/channel.h"
 #include "motley/net/secret.h"
 #include "motley/net/socket.h"
+#include "motley/net/tls.h"
+#include "motley/net/unix_socket.h"
 
 namespace motley::net {
 namespace {
@@ -49,7 +52,7 @@ std::string decode_base64(const std::string& text) {
 }  // namespace
 
 struct HttpConnection {
-  Descriptor socket;
+  Channel channel;
   Deadline deadline;
   std::string received = {};
   bool is_answered = false;  // what still comes is dropped: closed before that, it would take the answer back
@@ -58,9 +61,9 @@ struct HttpConnection {
 // A request whose head is there, as the library reads and answers it.
 class RequestStream final : public httplib::Stream {
  public:
-  explicit RequestStream(const HttpConnection& connection) : connection_(connection), left_(connection.received) {}
+  explicit RequestStream(HttpConnection& connection) : connection_(connection), left_(connection.received) {}
 
-  bool is_readable() const override { return !left_.empty() || is_ready(POLLIN); }
+  bool is_readable() const override { return !left_.empty() || connection_.channel.has_input() || is_ready(POLLIN); }
   bool is_writable() const override { return is_ready(POLLOUT); }
   ssize_t read(char* to, std::size_t size) override {
     if (!left_.empty()) {
@@ -68,18 +71,27 @@ class RequestStream final : public httplib::Stream {
       left_.remove_prefix(some);
       return static_cast<ssize_t>(some);
     }
-    return transfer(POLLIN, [&] { return ::recv(socket(), to, size, MSG_DONTWAIT); });
+    const iovec part = {to, size};
+    return transfer(POLLIN, [&] { return connection_.channel.read({&part, 1}); });
   }
   ssize_t write(const char* from, std::size_t size) override {
-    return transfer(POLLOUT, [&] { return ::send(socket(), from, size, MSG_DONTWAIT | MSG_NOSIGNAL); });
+    if (size == 0) return 0;
+    const iovec part = {const_cast<char*>(from), size};
+    return transfer(POLLOUT, [&] { return connection_.channel.write({&part, 1}); });
+  }
+  // What was written has to be in the socket.
+  void flush() {
+    while (connection_.channel.unsent() > 0 && is_ready(POLLOUT)) {
+      if (!connection_.channel.write({})) return;
+    }
   }
   void get_remote_ip_and_port(std::string& ip, int& port) const override {
-    take(remote_endpoint(connection_.socket), ip, port);
+    take(remote_endpoint(connection_.channel.socket()), ip, port);
   }
   void get_local_ip_and_port(std::string& ip, int& port) const override {
-    take(local_endpoint(connection_.socket), ip, port);
+    take(local_endpoint(connection_.channel.socket()), ip, port);
   }
-  socket_t socket() const override { return connection_.socket.get(); }
+  socket_t socket() const override { return connection_.channel.socket().get(); }
 
  private:
   static void take(const Endpoint& endpoint, std::string& ip, int& port) {
@@ -91,14 +103,16 @@ class RequestStream final : public httplib::Stream {
   }
   template <class Transfer>
   ssize_t transfer(short event, const Transfer& some) const {
-    while (is_ready(event)) {
-      const ssize_t bytes = some();
-      if (bytes >= 0 || (errno != EAGAIN && errno != EINTR)) return bytes;
+    while (!connection_.deadline.passed()) {
+      const Result<std::size_t> bytes = some();
+      if (!bytes) return -1;
+      if (*bytes > 0) return static_cast<ssize_t>(*bytes);
+      if (!is_ready(event)) return -1;
     }
     return -1;
   }
 
-  const HttpConnection& connection_;
+  HttpConnection& connection_;
   std::string_view left_;  // of what was received with the head
 };
 
@@ -106,10 +120,11 @@ class RequestStream final : public httplib::Stream {
 // the next request a body that nobody has read.
 class HttpRouter final : public httplib::Server {
  public:
-  void answer(const HttpConnection& connection) {
+  void answer(HttpConnection& connection) {
     RequestStream stream(connection);
     bool is_closed = false;
     process_request(stream, true, is_closed, nullptr);
+    stream.flush();
   }
 };
 
@@ -125,19 +140,21 @@ class HttpServer::Connections {
   ~Connections() { stop(); }
 
   HttpRouter& router() { return router_; }
-  Result<Endpoint> start(const Endpoint& listen);
+  Result<HttpAddress> start(const HttpListen& listen);
   void stop();
 
  private:
   void read_heads();
   void accept_all();
   bool receive(HttpConnection& connection);
+  bool take_head(HttpConnection& connection, std::string_view bytes);
   void answer_requests();
   void hand_over(HttpConnection connection);
 
   HttpLimits limits_;
   HttpRouter router_;
   Descriptor listener_, wakeup_;
+  HttpListen listen_;
   std::list<HttpConnection> reading_;  // by age; of the thread that reads
   std::vector<std::thread> threads_;
   std::mutex mutex_;  // guards all below
@@ -147,13 +164,16 @@ class HttpServer::Connections {
   bool is_stopping_ = false;
 };
 
-Result<Endpoint> HttpServer::Connections::start(const Endpoint& listen) {
-  MOTLEY_ASSIGN(listener_, listen_at(listen));
+Result<HttpAddress> HttpServer::Connections::start(const HttpListen& listen) {
+  const bool is_unix = listen.address.is_unix();
+  MOTLEY_ASSIGN(listener_, is_unix ? listen_at_path(listen.address.path) : listen_at(listen.address.endpoint));
+  listen_ = listen;
+  if (!is_unix) listen_.address.endpoint.port = local_endpoint(listener_).port;
   wakeup_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wakeup_.valid()) return fail(ErrorCode::kIo, "cannot make an event: {}", errno_text());
   threads_.push_back(start_thread([this] { read_heads(); }));
   for (int i = 0; i < kThreads; ++i) threads_.push_back(start_thread([this] { answer_requests(); }));
-  return local_endpoint(listener_);
+  return listen_.address;
 }
 
 void HttpServer::Connections::stop() {
@@ -165,6 +185,8 @@ void HttpServer::Connections::stop() {
   ::eventfd_write(wakeup_.get(), 1);
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+  if (listener_.valid() && listen_.address.is_unix()) remove_socket(listen_.address.path);
+  listener_.close();
 }
 
 void HttpServer::Connections::read_heads() {
@@ -182,7 +204,7 @@ void HttpServer::Connections::read_heads() {
     std::vector<pollfd> polled = {{wakeup_.get(), POLLIN, 0}, {accepts ? listener_.get() : -1, POLLIN, 0}};
     int milliseconds = -1;
     for (const HttpConnection& one : reading_) {
-      polled.push_back({one.socket.get(), POLLIN, 0});
+      polled.push_back({one.channel.socket().get(), POLLIN, 0});
       const int left = one.deadline.remaining_milliseconds();
       milliseconds = milliseconds < 0 ? left : std::min(milliseconds, left);
     }
@@ -209,7 +231,8 @@ void HttpServer::Connections::accept_all() {
     if (!socket.valid() && !has_no_descriptor) return;
     if ((has_no_descriptor || count() >= limits_.max_connections) && !reading_.empty()) reading_.pop_front();
     if (socket.valid()) {
-      reading_.push_back({std::move(socket), Deadline::after(limits_.head_seconds)});
+      auto tls = listen_.certificates ? Tls::acceptor(listen_.certificates) : nullptr;
+      reading_.push_back({Channel(std::move(socket), std::move(tls)), Deadline::after(limits_.head_seconds)});
     } else if (reading_.empty()) {
       SteadyClock::instance().sleep_until(monotonic_seconds() + kNoDescriptorSeconds);
       return;
@@ -217,26 +240,35 @@ void HttpServer::Connections::accept_all() {
   }
 }
 
-// False where the connection is over, or the reading thread's no more.
+// False where the connection is over, or the reading thread's no more. What a handshake has to say is sent meanwhile.
 bool HttpServer::Connections::receive(HttpConnection& connection) {
-  constexpr std::string_view kEnd = "\r\n\r\n";
   std::array<char, 4096> block;
-  const ssize_t bytes = ::recv(connection.socket.get(), block.data(), block.size(), MSG_DONTWAIT);
-  if (bytes < 0) return errno == EAGAIN || errno == EINTR;
-  if (bytes == 0) return false;
+  const iovec part = {block.data(), block.size()};
+  do {
+    const auto bytes = connection.channel.read({&part, 1});
+    const bool is_sent = connection.channel.write({}).has_value() && connection.channel.unsent() == 0;
+    if (!bytes || !is_sent) return false;
+    if (*bytes > 0 && !take_head(connection, {block.data(), *bytes})) return false;
+  } while (connection.channel.has_input());
+  return true;
+}
+
+bool HttpServer::Connections::take_head(HttpConnection& connection, std::string_view bytes) {
+  constexpr std::string_view kEnd = "\r\n\r\n";
   if (connection.is_answered) return true;
   const std::size_t before = std::max(connection.received.size(), kEnd.size()) - kEnd.size();
-  connection.received.append(block.data(), static_cast<std::size_t>(bytes));
+  connection.received.append(bytes);
   if (connection.received.find(kEnd, before) != std::string::npos) {
     connection.deadline = Deadline::after(limits_.request_seconds);
     hand_over(std::move(connection));
     return false;
   }
   if (connection.received.size() <= limits_.max_head_bytes) return true;
-  constexpr std::string_view kTooLarge =
+  std::string too_large =
       "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-  (void)::send(connection.socket.get(), kTooLarge.data(), kTooLarge.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  ::shutdown(connection.socket.get(), SHUT_WR);
+  const iovec part = {too_large.data(), too_large.size()};
+  (void)connection.channel.write({&part, 1});
+  connection.channel.finish_sending();
   connection.deadline = Deadline::after(kLastSeconds);
   connection.is_answered = true;
   return true;
@@ -258,7 +290,7 @@ void HttpServer::Connections::answer_requests() {
     requests_.pop_front();
     lock.unlock();
     router_.answer(connection);
-    ::shutdown(connection.socket.get(), SHUT_WR);
+    connection.channel.finish_sending();
     connection.deadline = Deadline::after(kLastSeconds);
     connection.is_answered = true;
     lock.lock();
@@ -276,10 +308,9 @@ httplib::Server& HttpServer::server() {
   return connections_->router();
 }
 
-Result<Endpoint> HttpServer::start(const Endpoint& listen, const std::string& what) {
+Result<HttpAddress> HttpServer::start(const HttpListen& listen, const std::string& what) {
   auto started = connections_->start(listen);
-  if (!started) return fail(started.error().within(what));
-  return Endpoint{listen.host, started->port};
+  return started ? started : fail(started.error().within(what));
 }
 
 void HttpServer::stop() {

@@ -1,12 +1,13 @@
 // An HTTP server: cpp-httplib's parser and routes behind bounds on what clients may ask, hold and take their time for.
-// A connection costs a descriptor and a few bytes until the head of its request is there, and has one request.
+// A connection costs a descriptor and a few bytes, or with HTTPS what its handshake takes, until the head of its
+// request is there, and has one request.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <string>
 
-#include "motley/net/session.h"
+#include "motley/net/http_address.h"
 
 namespace httplib {
 class Server;
@@ -32,9 +33,9 @@ class HttpServer {
 
   httplib::Server& server();  // for its routes, before it is started
 
-  // Returns where it listens; port 0 takes any free one. Errors: those of listen_at; `what` it is.
-  Result<Endpoint> start(const Endpoint& listen, const std::string& what);
-  // Ends requests that are being answered first; nothing where it was not started.
+  // Returns where it listens; port 0 takes any free one. Errors: those of listen_at and listen_at_path; `what` it is.
+  Result<HttpAddress> start(const HttpListen& listen, const std::string& what);
+  // Ends requests that are being answered first, and removes a unix socket; nothing where it was not started.
   void stop();
 
  private:

@@ -11,6 +11,7 @@
 
 #include "motley/base/os/file.h"
 #include "motley/net/admission.h"
+#include "motley/net/certificates.h"
 #include "motley/net/messages.h"
 #include "motley/net/region.h"
 #include "motley/net/socket.h"
@@ -360,14 +361,14 @@ Status check(const SessionOptions& options) {
 Result<Encryption> parse_encryption(const std::string& text, const std::string& what) {
   for (const auto& [name, encryption] :
        {std::pair("auto", Encryption::kAuto), {"on", Encryption::kOn}, {"off", Encryption::kOff}}) {
-    if (text == name) return encryption;
+    if (text == name) return Encryption(encryption);
   }
   return fail(ErrorCode::kInvalidInput, "{}: '{}' is not one of auto, on, off", what, text);
 }
 
 Result<Encryption> encryption_from_environment() {
   const char* text = std::getenv(kEncryptionVariable);
-  return text == nullptr ? Encryption::kAuto : parse_encryption(text, kEncryptionVariable);
+  return read_encryption(text == nullptr ? "auto" : text, kEncryptionVariable, {}, {});
 }
 
 Claim own_claim(const SessionOptions& options, const Membership& membership, std::uint32_t purpose) {

@@ -21,16 +21,23 @@ struct Endpoint {
 };
 Result<Endpoint> parse_endpoint(const std::string& text);  // "host:port", "[::1]:port"
 
+class Certificates;
+
 // Whether what goes between two processes is encrypted (TLS 1.3): unless both ends are loopback addresses, always, or
-// never.
-enum class Encryption : std::uint8_t { kAuto, kOn, kOff };
+// never; and by which certificates they know each other beside the secret.
+struct Encryption {
+  enum Mode : std::uint8_t { kAuto, kOn, kOff };
+  Encryption(Mode chosen = kAuto) : mode(chosen) {}  // NOLINT(google-explicit-constructor)
+  Mode mode;
+  std::shared_ptr<const Certificates> certificates = {};  // null: by the secret alone
+};
 // Where it is set, for messages.
 inline constexpr const char* kEncryptionSettings =
     "network.encryption of a job or data server, --encryption of a parameter server, MOTLEY_ENCRYPTION for Python";
 inline constexpr const char* kEncryptionVariable = "MOTLEY_ENCRYPTION";
 // "auto", "on" or "off"; `what` is for errors.
 Result<Encryption> parse_encryption(const std::string& text, const std::string& what);
-// As the environment variable says; auto where it is not set.
+// As the environment variable says, or auto, with the certificates that variables name (certificates.h).
 Result<Encryption> encryption_from_environment();
 
 // Environment variables that name a file (mode 0600) where no flag or key does: the secret that the ranks of a job

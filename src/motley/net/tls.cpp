@@ -2,6 +2,7 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -9,19 +10,17 @@
 #include <cerrno>
 #include <string_view>
 
-#if defined(__aarch64__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
-
 #include "motley/base/os/file.h"
 #include "motley/net/handshake.h"
+#include "motley/net/tls_context.h"
+#include "motley/net/tls_failure.h"
 
 namespace motley::net {
 namespace {
 
 // What a handshake's record may hold. OpenSSL's own are shorter, and Motley's messages too.
 constexpr std::size_t kMaxHandshakeRecordBytes = 4096;
+constexpr std::size_t kMaxCertificateRecordBytes = kTlsRecordBytes + 256;  // any
 // What one read of the socket brings at most, so that records come many at a time.
 constexpr std::size_t kReadBytes = 32 << 10;
 // Under one key AES-GCM is good for 2^24.5 full records (RFC 8446, 5.5).
@@ -39,41 +38,15 @@ std::span<const std::byte> as_raw_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// Whether the processor has instructions for AES, without which ChaCha20 is several times as fast.
-bool has_aes() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("aes") != 0 && __builtin_cpu_supports("pclmul") != 0;
-#elif defined(__aarch64__)
-  return (getauxval(AT_HWCAP) & HWCAP_AES) != 0;
-#else
-  return false;
-#endif
-}
-
-// For the process's lifetime. The acceptor takes its own order of ciphers, unless the connector prefers ChaCha20.
-SSL_CTX* make_context(bool accepts) {
-  SSL_CTX* context = SSL_CTX_new(accepts ? TLS_server_method() : TLS_client_method());
-  MOTLEY_INVARIANT(context != nullptr, "OpenSSL has no TLS");
-  const char* ciphers = has_aes() ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
-                                  : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
-  const bool good = SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
-                    SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
-                    SSL_CTX_set_ciphersuites(context, ciphers) == 1 &&
-                    SSL_CTX_set1_groups_list(context, "X25519:P-256") == 1 && SSL_CTX_set_num_tickets(context, 0) == 1;
-  MOTLEY_INVARIANT(good, "OpenSSL has no TLS 1.3 with AES-128-GCM and X25519");
-  SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
-  SSL_CTX_clear_options(context, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_IGNORE_UNEXPECTED_EOF |
-                                     SSL_OP_ALLOW_NO_DHE_KEX);  // which is what would allow psk_ke
-  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // There is no certificate that could be good: it is the pre-shared key or nothing.
-  if (!accepts) SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
-  return context;
-}
-
-SSL_CTX* context(bool accepts) {
-  static SSL_CTX* const connector = make_context(false);
-  static SSL_CTX* const acceptor = make_context(true);
+// For pre-shared keys, and the process's lifetime.
+SSL_CTX* secret_context(bool accepts) {
+  static SSL_CTX* const acceptor = make_tls_context(true);
+  static SSL_CTX* const connector = [] {
+    SSL_CTX* context = make_tls_context(false);
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER,
+                       nullptr);  // no certificate is good: it is the pre-shared key or nothing
+    return context;
+  }();
   return accepts ? acceptor : connector;
 }
 
@@ -111,6 +84,15 @@ struct Tls::Callbacks {
     tls.secret_ = tls.find_secret_(std::string(tenant));
     *session = make_session(ssl, *tls.secret_);
     return 1;
+  }
+
+  static int judge(int is_good, X509_STORE_CTX* store) {
+    X509* certificate = X509_STORE_CTX_get_current_cert(store);
+    if (is_good == 1 || certificate == nullptr) return is_good;
+    const auto* ssl = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
+    of(ssl).refused_ = fmt::format("{} is refused: {}", describe_certificate(certificate),
+                                   X509_verify_cert_error_string(X509_STORE_CTX_get_error(store)));
+    return 0;
   }
 
   static void see_message(int is_written, int, int type, const void*, std::size_t, SSL* ssl, void*) {
@@ -170,7 +152,8 @@ struct Tls::Callbacks {
   }
 };
 
-Result<std::size_t> decode_tls_header(std::span<const std::byte, kTlsHeaderBytes> bytes) {
+Result<std::size_t> decode_tls_header(std::span<const std::byte, kTlsHeaderBytes> bytes, bool has_certificates) {
+  const std::size_t most = has_certificates ? kMaxCertificateRecordBytes : kMaxHandshakeRecordBytes;
   const auto at = [&](std::size_t index) { return std::to_integer<std::size_t>(bytes[index]); };
   const std::size_t size = at(3) << 8 | at(4);
   if (at(0) < SSL3_RT_CHANGE_CIPHER_SPEC || at(0) > SSL3_RT_APPLICATION_DATA || at(1) != SSL3_VERSION_MAJOR ||
@@ -178,9 +161,8 @@ Result<std::size_t> decode_tls_header(std::span<const std::byte, kTlsHeaderBytes
     return fail(ErrorCode::kCorrupt, "what answers speaks no TLS: its first bytes are {:02x} {:02x} {:02x}", at(0),
                 at(1), at(2));
   }
-  if (size > kMaxHandshakeRecordBytes) {
-    return fail(ErrorCode::kCorrupt, "a TLS record of {} bytes in a handshake; at most {} are accepted", size,
-                kMaxHandshakeRecordBytes);
+  if (size > most) {
+    return fail(ErrorCode::kCorrupt, "a TLS record of {} bytes in a handshake; at most {} are accepted", size, most);
   }
   return size;
 }
@@ -197,22 +179,46 @@ std::span<const std::byte> tls_refusal() {
   return kAlert;
 }
 
-std::unique_ptr<Tls> Tls::connector(const Secret& secret, std::string tenant) {
-  auto tls = std::unique_ptr<Tls>(new Tls(false, {}, std::string(kIdentityPrefix) + tenant));
+std::unique_ptr<Tls> Tls::connector(const Secret& secret, const std::string& tenant) {
+  auto tls = std::unique_ptr<Tls>(new Tls(false, secret_context(false)));
+  SSL_set_psk_use_session_callback(tls->ssl_, Callbacks::use_session);
+  tls->identity_ = std::string(kIdentityPrefix) + tenant;
   tls->secret_ = secret;
   (void)tls->feed({});
   return tls;
 }
 
 std::unique_ptr<Tls> Tls::acceptor(FindSecret find_secret) {
-  return std::unique_ptr<Tls>(new Tls(true, std::move(find_secret), {}));
+  auto tls = std::unique_ptr<Tls>(new Tls(true, secret_context(true)));
+  SSL_set_psk_find_session_callback(tls->ssl_, Callbacks::find_session);
+  tls->find_secret_ = std::move(find_secret);
+  return tls;
 }
 
-Tls::Tls(bool accepts, FindSecret find_secret, std::string identity)
-    : accepts_(accepts),
-      find_secret_(std::move(find_secret)),
-      identity_(std::move(identity)),
-      ssl_(SSL_new(context(accepts))) {
+std::unique_ptr<Tls> Tls::connector(std::shared_ptr<const Certificates> certificates, const std::string& host) {
+  auto tls = std::unique_ptr<Tls>(new Tls(false, certificates->context(false)));
+  tls->certificates_ = std::move(certificates);
+  SSL_set_verify(tls->ssl_, SSL_VERIFY_PEER, Callbacks::judge);
+  X509_VERIFY_PARAM* wanted = SSL_get0_param(tls->ssl_);
+  if (!host.empty() && X509_VERIFY_PARAM_set1_ip_asc(wanted, host.c_str()) != 1) {  // it is a name
+    const bool good =
+        SSL_set1_host(tls->ssl_, host.c_str()) == 1 && SSL_set_tlsext_host_name(tls->ssl_, host.c_str()) == 1;
+    MOTLEY_INVARIANT(good, "OpenSSL takes no host '{}'", host);
+  }
+  (void)tls->feed({});
+  return tls;
+}
+
+std::unique_ptr<Tls> Tls::acceptor(std::shared_ptr<const Certificates> certificates) {
+  auto tls = std::unique_ptr<Tls>(new Tls(true, certificates->context(true)));
+  tls->certificates_ = std::move(certificates);
+  if (tls->certificates_->asks_clients()) {
+    SSL_set_verify(tls->ssl_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, Callbacks::judge);
+  }
+  return tls;
+}
+
+Tls::Tls(bool accepts, SSL_CTX* context) : accepts_(accepts), ssl_(SSL_new(context)) {
   static BIO_METHOD* const method = Callbacks::make_method();
   BIO* bio = BIO_new(method);
   MOTLEY_INVARIANT(ssl_ != nullptr && bio != nullptr, "OpenSSL makes no connection");
@@ -222,10 +228,8 @@ Tls::Tls(bool accepts, FindSecret find_secret, std::string identity)
   SSL_set_app_data(ssl_, this);
   SSL_set_msg_callback(ssl_, Callbacks::see_message);
   if (accepts) {
-    SSL_set_psk_find_session_callback(ssl_, Callbacks::find_session);
     SSL_set_accept_state(ssl_);
   } else {
-    SSL_set_psk_use_session_callback(ssl_, Callbacks::use_session);
     SSL_set_connect_state(ssl_);
   }
 }
@@ -246,6 +250,8 @@ tl::unexpected<Error> Tls::broken() {
     failure_ = Error{ErrorCode::kPeerLost, "its connection was cut off", -1};
   } else if (!established_ && secret_refused && secret_) {
     failure_ = secret_differs(*secret_).value();
+  } else if (auto explained = explain_failure({certificates_.get(), accepts_, established_, refused_}, reason)) {
+    failure_ = std::move(explained);
   } else if (reason == SSL_R_TLSV1_ALERT_INSUFFICIENT_SECURITY) {
     failure_ =
         Error{ErrorCode::kRefused,
@@ -262,16 +268,30 @@ tl::unexpected<Error> Tls::broken() {
   return fail(*failure_);
 }
 
-Status Tls::feed(std::span<const std::byte> bytes) {
-  if (failure_) return fail(*failure_);
-  io_.input = bytes;
-  if (established_) return {};
+Status Tls::continue_handshake() {
   ERR_clear_error();
   const int done = SSL_do_handshake(ssl_);
   if (done != 1 && SSL_get_error(ssl_, done) != SSL_ERROR_WANT_READ) return broken();
   established_ = done == 1;
-  MOTLEY_INVARIANT(!established_ || SSL_session_reused(ssl_) == 1, "a TLS handshake ended without the pre-shared key");
+  starved_ = !established_;
+  MOTLEY_INVARIANT(!established_ || certificates_ || SSL_session_reused(ssl_) == 1,
+                   "a TLS handshake ended without the pre-shared key");
   return {};
+}
+
+Status Tls::feed(std::span<const std::byte> bytes) {
+  if (failure_) return fail(*failure_);
+  io_.input = bytes;
+  return established_ ? Status() : continue_handshake();
+}
+
+Status Tls::check_peer_speaks_for(const std::string& tenant) const {
+  X509* certificate = SSL_get1_peer_certificate(ssl_);
+  MOTLEY_INVARIANT(certificate != nullptr, "a TLS handshake ended without the peer's certificate");
+  const Status status = check_speaks_for(
+      certificate, tenant, "the certificate of the " + std::string(accepts_ ? "connecting" : "answering") + " side");
+  X509_free(certificate);
+  return status;
 }
 
 Proof Tls::exporter() const {
@@ -304,6 +324,8 @@ bool Tls::has_input() const {
 
 Result<std::size_t> Tls::read(std::span<std::byte> into) {
   if (failure_) return fail(*failure_);
+  if (!established_) MOTLEY_TRY(continue_handshake());
+  if (!established_) return 0;
   ERR_clear_error();
   std::size_t got = 0;
   const int done = SSL_read_ex(ssl_, into.data(), into.size(), &got);

@@ -1,10 +1,10 @@
-// TLS 1.3 between two processes that share a secret, from OpenSSL. A state machine without sockets while the handshake
-// lasts: bytes in, bytes out, so that it can be tested and fuzzed as a function.
+// TLS 1.3 between two processes that share a secret, or know each other by certificates, from OpenSSL. A state machine
+// without sockets while the handshake lasts: bytes in, bytes out, so that it can be tested and fuzzed as a function.
 //
-// There are no certificates. A key that follows from the secret is the pre-shared key (psk_dhe_ke alone), so that each
-// side knows after the handshake that the other one has the secret, and fresh Diffie-Hellman keys keep what was
-// recorded closed to who learns the secret later. The identity of the key, which is sent in the clear, says for which
-// tenant the secret is to be looked up.
+// Without certificates a key that follows from the secret is the pre-shared key (psk_dhe_ke alone), so that each side
+// knows after the handshake that the other one has the secret. The identity of the key, which is sent in the clear,
+// says for which tenant the secret is to be looked up. Fresh Diffie-Hellman keys keep what was recorded closed to who
+// learns a secret or a certificate's key later.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,10 @@
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/net/certificates.h"
 #include "motley/net/secret.h"
 
+struct ssl_ctx_st;
 struct ssl_st;
 
 namespace motley::net {
@@ -27,25 +29,31 @@ inline constexpr std::size_t kTlsHeaderBytes = 5;      // of a record
 inline constexpr std::size_t kTlsRecordBytes = 16384;  // of plaintext, at most
 inline constexpr std::byte kTlsHandshakeRecord{0x16};  // what a connector sends first
 
-// Bytes of the record that follow its header. kCorrupt where that is none, or longer than anything in a handshake.
-Result<std::size_t> decode_tls_header(std::span<const std::byte, kTlsHeaderBytes> bytes);
+// Bytes of the record that follow its header. kCorrupt where that is none, or longer than anything in a handshake, with
+// certificates or without.
+Result<std::size_t> decode_tls_header(std::span<const std::byte, kTlsHeaderBytes> bytes, bool has_certificates = false);
 // Tells a connector that nobody speaks TLS here.
 std::span<const std::byte> tls_refusal();
 
 class Tls {
  public:
   using FindSecret = std::function<Secret(const std::string& tenant)>;
-  static std::unique_ptr<Tls> connector(const Secret& secret, std::string tenant);
+  static std::unique_ptr<Tls> connector(const Secret& secret, const std::string& tenant);
   // The secret that is found for a tenant that nobody knows must be one that nobody knows.
   static std::unique_ptr<Tls> acceptor(FindSecret find_secret);
+  // By certificates. The acceptor's must be for the `host`, if any is given.
+  static std::unique_ptr<Tls> connector(std::shared_ptr<const Certificates> certificates, const std::string& host = {});
+  static std::unique_ptr<Tls> acceptor(std::shared_ptr<const Certificates> certificates);
   ~Tls();
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;
 
   // Bytes that have come, of a handshake's records or, once established(), of what the peer says.
   Status feed(std::span<const std::byte> bytes);
-  // Has the peer proved that it knows the secret?
+  // Has the peer proved that it knows the secret, or that its certificate is its own?
   bool established() const { return established_; }
+  // kRefused where the peer's certificate does not speak for the tenant. For an established one, by certificates.
+  Status check_peer_speaks_for(const std::string& tenant) const;
   // A value that only the two ends of this connection know; who passes on what two others say has two different ones.
   Proof exporter() const;
 
@@ -55,7 +63,8 @@ class Tls {
 
   // From here on bytes come from a socket, as many as it has at a time.
   void read_from(int socket);
-  // What the peer has said, of one record at most. 0: more bytes have to come first.
+  // What the peer has said, of one record at most. 0: more bytes have to come first, or, before it is established, more
+  // of the handshake has.
   Result<std::size_t> read(std::span<std::byte> into);
   // Is something here that read() has not returned? A poll of the socket would not wake for it.
   bool has_input() const;
@@ -80,13 +89,16 @@ class Tls {
   };
   struct Callbacks;
 
-  Tls(bool accepts, FindSecret find_secret, std::string identity);
+  Tls(bool accepts, ssl_ctx_st* context);
+  Status continue_handshake();
   tl::unexpected<Error> broken();
 
   const bool accepts_;
-  const FindSecret find_secret_;
-  const std::string identity_;    // of the connector
+  FindSecret find_secret_;
+  std::string identity_;          // of the connector
   std::optional<Secret> secret_;  // the one looked for, once it is
+  std::shared_ptr<const Certificates> certificates_;
+  std::string refused_;  // the peer's certificate, and why
   ssl_st* ssl_ = nullptr;
   Io io_;
   bool established_ = false;

@@ -17,6 +17,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+net::HttpListen at(const std::string& host, std::uint16_t port = 0) {
+  net::HttpListen listen;
+  listen.address.endpoint = {host, port};
+  return listen;
+}
+
 std::string get(const net::Endpoint& endpoint, const std::string& path, const std::string& header = "",
                 int milliseconds = 5000) {
   const auto socket = net::connect_to(endpoint, Deadline::after(5));
@@ -34,7 +40,7 @@ std::string get(const net::Endpoint& endpoint, const std::string& path, const st
 
 TEST(MetricsService, AnswersWithThePageAndNothingElse) {
   int asked = 0;
-  const auto service = MetricsService::start({"127.0.0.1", 0}, {}, [&] {
+  const auto service = MetricsService::start(at("127.0.0.1"), {}, [&] {
     ++asked;
     return std::string("values 1\n");
   });
@@ -50,7 +56,7 @@ TEST(MetricsService, AnswersWithThePageAndNothingElse) {
 
 // Clients that send a byte now and then and never a whole request: others are answered, and the service ends.
 TEST(MetricsService, OutlivesClientsThatTrickle) {
-  auto service = MetricsService::start({"127.0.0.1", 0}, {}, [] { return std::string("values 1\n"); });
+  auto service = MetricsService::start(at("127.0.0.1"), {}, [] { return std::string("values 1\n"); });
   ASSERT_TRUE(service) << service.error().message;
   std::atomic<bool> stop = false;
   std::atomic<int> trickling = 0;
@@ -77,7 +83,7 @@ TEST(MetricsService, OutlivesClientsThatTrickle) {
 
 TEST(MetricsService, IsClosedToTheNetworkWithoutAToken) {
   for (const char* host : {"0.0.0.0", "::", "192.0.2.1"}) {
-    const auto service = MetricsService::start({host, 0}, {}, [] { return std::string(); });
+    const auto service = MetricsService::start(at(host), {}, [] { return std::string(); });
     ASSERT_FALSE(service) << host;
     EXPECT_EQ(service.error().code, ErrorCode::kInvalidInput);
     EXPECT_THAT(service.error().message, HasSubstr("token"));
@@ -86,7 +92,7 @@ TEST(MetricsService, IsClosedToTheNetworkWithoutAToken) {
 
 TEST(MetricsService, WantsItsTokenWhereItHasOne) {
   const auto token = net::Secret::from_text("a token of the scraper", "token");
-  const auto service = MetricsService::start({"0.0.0.0", 0}, *token, [] { return std::string("values 1\n"); });
+  const auto service = MetricsService::start(at("0.0.0.0"), *token, [] { return std::string("values 1\n"); });
   ASSERT_TRUE(service) << service.error().message;
   const net::Endpoint here{"127.0.0.1", (*service)->endpoint().port};
   EXPECT_THAT(get(here, "/metrics"), StartsWith("HTTP/1.1 401"));
@@ -100,9 +106,10 @@ TEST(MetricsService, WantsItsTokenWhereItHasOne) {
 }
 
 TEST(MetricsService, SaysWhenAPortIsTaken) {
-  const auto first = MetricsService::start({"127.0.0.1", 0}, {}, [] { return std::string(); });
+  const auto first = MetricsService::start(at("127.0.0.1"), {}, [] { return std::string(); });
   ASSERT_TRUE(first);
-  const auto second = MetricsService::start((*first)->endpoint(), {}, [] { return std::string(); });
+  const auto second =
+      MetricsService::start(at("127.0.0.1", (*first)->endpoint().port), {}, [] { return std::string(); });
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, ErrorCode::kUnavailable);
 }

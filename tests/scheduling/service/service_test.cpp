@@ -31,7 +31,9 @@ class ServiceTest : public ::testing::Test {
     auto controller = Controller::make(std::move(*store), uniform(2, 2), folder_.path, ControllerOptions());
     ASSERT_TRUE(controller) << controller.error().message;
     const net::Secret token = net::Secret::generate();
-    const ServiceOptions options{net::Endpoint{"127.0.0.1", 0}, token, report::scheduler_page};
+    net::HttpListen listen;
+    listen.address.endpoint = {"127.0.0.1", 0};
+    const ServiceOptions options{listen, token, report::scheduler_page};
     auto service = Service::start(options, std::move(*controller), *make_local_executor());
     ASSERT_TRUE(service) << service.error().message;
     service_ = std::move(*service);

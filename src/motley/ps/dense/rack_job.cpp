@@ -46,7 +46,7 @@ Result<net::Message> receive_from(net::Connection& control, std::uint16_t type, 
 }  // namespace
 
 RackJob::RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bool payload_checksum,
-                 net::Encryption encryption, std::function<void()> wake)
+                 const net::Encryption& encryption, std::function<void()> wake)
     : join_(std::move(join)), rack_(claim.identity.rank), ranks_(join_.racks.list_ranks(rack_)) {
   thread_ = std::thread([this, claim = std::move(claim), token, payload_checksum, encryption, wake = std::move(wake)] {
     connecting_ = connect(claim, token, payload_checksum, encryption);
@@ -59,7 +59,7 @@ RackJob::RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bo
 // Blocks until all have joined, or the plan's seconds have passed; the error names who was waited for. `claim`: the job
 // between the racks, and the rack as its rank.
 Result<Uplinks> RackJob::connect(net::Claim claim, const net::Secret& token, bool payload_checksum,
-                                 net::Encryption encryption) const {
+                                 const net::Encryption& encryption) const {
   const Deadline deadline = Deadline::after(join_.racks.seconds);
   const auto open = [&](int rack, std::uint32_t purpose) -> Result<std::unique_ptr<net::Connection>> {
     MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(join_.racks.servers[rack]));

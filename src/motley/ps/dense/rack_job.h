@@ -37,7 +37,7 @@ class RackJob {
  public:
   // Begins to meet the other racks' servers. `wake` is called, by another thread, when that is over.
   RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bool payload_checksum,
-          net::Encryption encryption, std::function<void()> wake);
+          const net::Encryption& encryption, std::function<void()> wake);
   ~RackJob();
   static std::size_t bytes_needed(const ServerJoin& join, int rack);
 
@@ -70,7 +70,7 @@ class RackJob {
  private:
   friend class RackShardTask;
   Result<Uplinks> connect(net::Claim claim, const net::Secret& token, bool payload_checksum,
-                          net::Encryption encryption) const;
+                          const net::Encryption& encryption) const;
   Result<bool> answer(std::size_t rack, net::Message& message, std::vector<Answer>& answers);
 
   const ServerJoin join_;

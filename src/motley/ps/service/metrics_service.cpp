@@ -7,28 +7,34 @@
 #include "motley/net/socket.h"
 
 namespace motley::ps {
-MetricsService::MetricsService() : http_(std::make_unique<net::HttpServer>(net::HttpLimits{})) {}
+namespace {
 
-Result<std::unique_ptr<MetricsService>> MetricsService::start(const net::Endpoint& listen,
+// Whether anybody on the network could read the page.
+Result<bool> is_open(const net::HttpListen& listen) {
+  const bool asks_clients = listen.certificates && listen.certificates->asks_clients();
+  if (listen.address.is_unix() || asks_clients) return false;
+  const std::string& host = listen.address.endpoint.host;
+  if (host.empty() || net::is_any_address(host)) return true;
+  MOTLEY_ASSIGN(const bool loopback, net::is_loopback(host));
+  return !loopback;
+}
+
+}  // namespace
+
+MetricsService::MetricsService(net::HttpListen listen)
+    : listen_(std::move(listen)), http_(std::make_unique<net::HttpServer>(net::HttpLimits{})) {}
+
+Result<std::unique_ptr<MetricsService>> MetricsService::start(const net::HttpListen& listen,
                                                               std::optional<net::Secret> token,
                                                               std::function<std::string()> text) {
-  if (listen.host.empty() || (!token && net::is_any_address(listen.host))) {
-    return fail(
-        ErrorCode::kInvalidInput,
-        "metrics at '{}', which is every address of this machine, could be read by anybody; accepted: an address "
-        "of loopback, or a token (--metrics-token-file)",
-        net::to_string(listen));
+  MOTLEY_ASSIGN(const bool open, is_open(listen));
+  if (open && !token) {
+    return fail(ErrorCode::kInvalidInput,
+                "metrics at '{}' could be read by anybody there; accepted: an address of loopback, unix:/PATH, a token "
+                "(--metrics-token-file), or scrapers with certificates (--metrics-tls-ca)",
+                net::to_string(listen.address.endpoint));
   }
-  if (!token) {
-    MOTLEY_ASSIGN(const bool loopback, net::is_loopback(listen.host));
-    if (!loopback) {
-      return fail(ErrorCode::kInvalidInput,
-                  "metrics at '{}' could be read by anybody there; accepted: an address of loopback, or a token "
-                  "(--metrics-token-file)",
-                  net::to_string(listen));
-    }
-  }
-  std::unique_ptr<MetricsService> service(new MetricsService);
+  std::unique_ptr<MetricsService> service(new MetricsService(listen));
   service->http_->server().Get("/metrics", [token = std::move(token), text = std::move(text)](
                                                const httplib::Request& request, httplib::Response& response) {
     if (token && !net::shows_token(request, *token, false)) {
@@ -38,12 +44,12 @@ Result<std::unique_ptr<MetricsService>> MetricsService::start(const net::Endpoin
     }
     response.set_content(text(), "text/plain; version=0.0.4; charset=utf-8");
   });
-  MOTLEY_ASSIGN(service->endpoint_, service->http_->start(listen, "--metrics:"));
+  MOTLEY_ASSIGN(service->listen_.address, service->http_->start(listen, "--metrics"));
   return service;
 }
 
-std::string MetricsService::address() const {
-  return net::to_string(endpoint_);
+std::string MetricsService::url() const {
+  return net::to_url(listen_) + (listen_.address.is_unix() ? "" : "/metrics");
 }
 
 }  // namespace motley::ps

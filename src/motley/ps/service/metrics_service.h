@@ -1,5 +1,5 @@
-// GET /metrics over HTTP, for Prometheus. Plain HTTP: what goes over a network can be read on it, so the address is a
-// loopback one unless scrapers show a token.
+// GET /metrics over HTTP, for Prometheus, at a loopback address or a unix socket unless scrapers show a token or a
+// certificate.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@ namespace motley::ps {
 class MetricsService {
  public:
   // `text` is called from threads of this service. With a token only "Authorization: Bearer TOKEN" is answered; without
-  // one any other address than a loopback one is refused.
-  static Result<std::unique_ptr<MetricsService>> start(const net::Endpoint& listen, std::optional<net::Secret> token,
+  // one, and without a CA by which scrapers are known, any other address than a loopback one is refused.
+  static Result<std::unique_ptr<MetricsService>> start(const net::HttpListen& listen, std::optional<net::Secret> token,
                                                        std::function<std::string()> text);
 
-  const net::Endpoint& endpoint() const { return endpoint_; }  // really listening at
-  std::string address() const;                                 // the same as text
+  const net::Endpoint& endpoint() const { return listen_.address.endpoint; }  // really listening at, if not at a path
+  std::string url() const;                                                    // of the page
 
  private:
-  MetricsService();
+  explicit MetricsService(net::HttpListen listen);
 
-  net::Endpoint endpoint_;
+  net::HttpListen listen_;
   std::unique_ptr<net::HttpServer> http_;
 };
 

@@ -1,59 +1,68 @@
 #include "motley/scheduling/service/client.h"
 
-#include <httplib.h>
-
 #include "motley/base/os/file.h"
 #include "motley/net/session.h"
 
 namespace motley::scheduling {
 namespace {
 
-constexpr time_t kAnswerSeconds = 60;
+constexpr double kAnswerSeconds = 60;
 
 }  // namespace
 
-Client::Client(std::string address, const std::string& token)
-    : address_(std::move(address)), client_(std::make_shared<httplib::Client>("http://" + address_)) {
-  client_->set_bearer_token_auth(token.c_str());
-  client_->set_read_timeout(kAnswerSeconds);
-}
-
-Result<Client> Client::of(const std::filesystem::path& folder) {
-  auto address = read_file(folder / "address", 1024);
-  if (!address) {
+Result<Client> Client::of(const std::filesystem::path& folder, const std::string& address,
+                          const net::CertificateFiles& tls) {
+  auto own = read_file(folder / "address", 4096);
+  if (!own) {
     return fail(ErrorCode::kInvalidInput,
                 "--state-dir: no service has been started on '{}'; accepted: the folder given to motley schedule serve",
                 folder.string());
   }
-  while (address->ends_with('\n')) address->pop_back();
+  while (own->ends_with('\n')) own->pop_back();
+  MOTLEY_ASSIGN(const net::HttpUrl url,
+                address.empty() ? net::parse_http_url(*own, "the file '" + (folder / "address").string() + "'")
+                                : net::parse_http_url(address, "--address"));
+  if (tls.any() && !url.is_encrypted) {
+    return fail(ErrorCode::kInvalidInput, "--tls-ca: the service at {} speaks no HTTPS; accepted for an https URL",
+                net::to_url(url.address, false));
+  }
+  std::shared_ptr<const net::Certificates> certificates;
+  if (url.is_encrypted) {
+    MOTLEY_ASSIGN(certificates, net::Certificates::read(tls, net::tls_flags(), net::CertificateUse::kHttpClient));
+  }
   MOTLEY_ASSIGN(const net::Secret token, net::Secret::from_file((folder / "token").string()));
-  return Client(*address, token.hex());
+  return Client(net::HttpClient(url, std::move(certificates), kAnswerSeconds), token.hex());
 }
 
 Result<Client::Json> Client::get(const std::string& path) {
-  return take(client_->Get(path.c_str()));
+  return ask({.method = "GET", .target = path, .body = {}});
 }
 
 Result<Client::Json> Client::post(const std::string& path, const std::string& body) {
-  return take(client_->Post(path.c_str(), body, "application/json"));
+  return ask({.method = "POST", .target = path, .body = body});
 }
 
 Result<Client::Json> Client::remove(const std::string& path) {
-  return take(client_->Delete(path.c_str()));
+  return ask({.method = "DELETE", .target = path, .body = {}});
 }
 
-Result<Client::Json> Client::take(const httplib::Result& result) const {
-  if (!result) {
-    return fail(ErrorCode::kUnavailable, "the scheduler at {} does not answer: {}", address_,
-                httplib::to_string(result.error()));
+Result<Client::Json> Client::ask(net::HttpRequest request) const {
+  request.token = token_;
+  const std::string url = client_.url();
+  const auto answer = client_.ask(request);
+  if (!answer && answer.error().code == ErrorCode::kRefused) {
+    return fail(answer.error().within("the scheduler at " + url));
   }
-  Json json = Json::parse(result->body, nullptr, false);
+  if (!answer) {
+    return fail(ErrorCode::kUnavailable, "the scheduler at {} does not answer: {}", url, answer.error().message);
+  }
+  Json json = Json::parse(answer->body, nullptr, false);
   if (json.is_discarded()) {
-    return fail(ErrorCode::kInternal, "the scheduler at {} answers {} without JSON", address_, result->status);
+    return fail(ErrorCode::kInternal, "the scheduler at {} answers {} without JSON", url, answer->status);
   }
-  if (result->status != 200) {
-    return fail(result->status == 400 ? ErrorCode::kInvalidInput : ErrorCode::kRefused, "the scheduler at {}: {}",
-                address_, json.value("error", "no reason given"));
+  if (answer->status != 200) {
+    return fail(answer->status == 400 ? ErrorCode::kInvalidInput : ErrorCode::kRefused, "the scheduler at {}: {}", url,
+                json.value("error", "no reason given"));
   }
   return json;
 }

@@ -12,7 +12,6 @@
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
 #include "motley/net/http_server.h"
-#include "motley/net/socket.h"
 #include "motley/scheduling/service/explain.h"
 
 namespace motley::scheduling {
@@ -278,13 +277,13 @@ Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, C
                                                 std::unique_ptr<Executor> executor) {
   std::unique_ptr<Service> service(new Service(options, std::move(controller), std::move(executor)));
   service->route();
-  MOTLEY_ASSIGN(service->endpoint_, service->http_.start(options.listen, "--listen:"));
+  MOTLEY_ASSIGN(service->address_, service->http_.start(options.listen, "--listen"));
   service->loop_ = std::thread([all = service.get()] { all->run_steps(); });
   return service;
 }
 
-std::string Service::address() const {
-  return net::to_string(endpoint_);
+std::string Service::url() const {
+  return net::to_url({address_, options_.listen.certificates});
 }
 
 Service::~Service() {

@@ -33,7 +33,7 @@ struct Response;
 namespace motley::scheduling {
 
 struct ServiceOptions {
-  net::Endpoint listen;  // port 0 takes any free one
+  net::HttpListen listen;  // port 0 takes any free one
   net::Secret token;
   std::function<std::string(const Controller&)> page;  // HTML of GET /
 };
@@ -45,8 +45,9 @@ class Service {
   // Attempts go on; the next service takes them up. Nothing else ends a service: what fails is tried again.
   ~Service();
 
-  const net::Endpoint& endpoint() const { return endpoint_; }  // really listening at
-  std::string address() const;                                 // the same as text
+  const net::Endpoint& endpoint() const { return address_.endpoint; }  // really listening at, if not at a unix socket
+  std::string url() const;                                             // of where it listens
+
  private:
   using Json = nlohmann::ordered_json;
   using What = std::function<Result<Json>(Controller& controller, const httplib::Request& request)>;
@@ -59,7 +60,7 @@ class Service {
   void answer_locked(const httplib::Request& request, httplib::Response& response, bool changes, const What& what);
 
   const ServiceOptions options_;
-  net::Endpoint endpoint_;
+  net::HttpAddress address_;
   net::HttpServer http_;
   std::thread loop_;
   const std::unique_ptr<Executor> executor_;  // the loop's own

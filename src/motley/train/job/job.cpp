@@ -172,4 +172,8 @@ std::string fingerprint(const Job& job) {
   return fmt::format("{:016x}", mix({crc32c(text), crc32c("motley" + text), text.size()}));
 }
 
+Result<net::Encryption> read_encryption(const Job& job) {
+  return net::read_encryption(job.network.encryption, "network.encryption", job.network.tls, net::tls_keys());
+}
+
 }  // namespace motley::train

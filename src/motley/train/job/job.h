@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/net/certificates.h"
 #include "motley/serial/options.h"
 
 namespace motley::train {
@@ -146,6 +147,7 @@ struct DeadlineSpec {
 // What goes between hosts, key network.
 struct NetworkSpec {
   std::string encryption = "auto";
+  net::CertificateFiles tls;
 };
 
 // How gradients are synchronised, key gradient_sync.
@@ -252,5 +254,8 @@ std::string job_schema();
 
 // A short hash of all that must be equal on every rank.
 std::string fingerprint(const Job& job);
+
+// As key network says. Errors name its keys.
+Result<net::Encryption> read_encryption(const Job& job);
 
 }  // namespace motley::train

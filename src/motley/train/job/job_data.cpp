@@ -135,7 +135,7 @@ Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set)
   access.keys = data_keys(job);
   access.join_seconds = job.deadline.join;
   access.read_seconds = job.deadline.step / 2;
-  MOTLEY_ASSIGN(access.encryption, net::parse_encryption(job.network.encryption, "network.encryption"));
+  MOTLEY_ASSIGN(access.encryption, read_encryption(job));
   return access;
 }
 
@@ -150,7 +150,7 @@ Result<RunningDataServer> serve_data(Job job, const std::string& listen, const s
   if (has_test_data(job)) {
     MOTLEY_ASSIGN(data.test, open_test_data(job, *data.training));
   }
-  MOTLEY_ASSIGN(const auto encryption, net::parse_encryption(job.network.encryption, "network.encryption"));
+  MOTLEY_ASSIGN(const auto encryption, read_encryption(job));
   MOTLEY_ASSIGN(auto server,
                 data::DataServer::start({.listen = endpoint, .encryption = encryption}, *token, std::move(data)));
   const data::Description& training = *server->description(data::Set::kTraining);

@@ -206,6 +206,22 @@ const OptionTable<DeadlineSpec> kDeadlineOptions = {
      &DeadlineSpec::progress},
 };
 
+const OptionTable<net::CertificateFiles> kCertificateOptions = {
+    {{"tls_certificate", kPath,
+      "file (PEM) with the job's certificate, for URI:motley:tenant/NAME with gradient_sync.tenant as the name, and "
+      "those between it and its CA's; all that the job connects to then needs one, too, besides the secret; empty: "
+      "that of the variable MOTLEY_TLS_CERTIFICATE, if any"},
+     &net::CertificateFiles::certificate},
+    {{"tls_key", kPath,
+      "file (PEM, mode 0600) with the private key of network.tls_certificate; empty: that of the variable "
+      "MOTLEY_TLS_KEY"},
+     &net::CertificateFiles::key},
+    {{"tls_ca", kPath,
+      "file (PEM) with CA certificates, one of which signed those of workers and servers; empty: that of the variable "
+      "MOTLEY_TLS_CA"},
+     &net::CertificateFiles::ca},
+};
+
 const OptionTable<NetworkSpec> kNetworkOptions = {
     {choice(
          "encryption",
@@ -213,6 +229,7 @@ const OptionTable<NetworkSpec> kNetworkOptions = {
          "the network can read gradients, weights and samples, and change them",
          {"auto", "on", "off"}),
      &NetworkSpec::encryption},
+    {"", &NetworkSpec::tls, kCertificateOptions},
 };
 
 const OptionTable<GradientSyncSpec> kGradientSyncOptions = {

@@ -62,6 +62,11 @@ std::vector<std::string> server_arguments(const Job& job, const RunDirectory& ru
   if (has_served_table(job)) {
     arguments.insert(arguments.end(), {"--embedding-dir", (run.folder() / "embeddings").string()});
   }
+  const net::CertificateFiles& tls = job.network.tls;
+  for (const auto& [flag, file] :
+       {std::pair("--tls-certificate", tls.certificate), {"--tls-key", tls.key}, {"--tls-ca", tls.ca}}) {
+    if (!file.empty()) arguments.insert(arguments.end(), {flag, file});
+  }
   return arguments;
 }
 

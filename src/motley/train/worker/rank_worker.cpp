@@ -108,7 +108,7 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   options.progress_seconds = job_.deadline.progress;
   options.silence_seconds = job_.deadline.silence > 0 ? job_.deadline.silence : silence;
   options.is_elastic = is_elastic();
-  MOTLEY_ASSIGN(options.encryption, net::parse_encryption(job_.network.encryption, "network.encryption"));
+  MOTLEY_ASSIGN(options.encryption, read_encryption(job_));
   options.fingerprint = fingerprint(job_);
   if (layout_) {
     options.fingerprint += fmt::format("-{:08x}", crc32c(planning::to_json(layout_->plan())));
