@@ -88,6 +88,20 @@ class ElasticPipelines(PlannedJobs):
                 self.assertEqual(os.listdir(faults), [], output)
                 self.assert_as_one_worker(run)
 
+    def test_a_worker_that_is_stuck_is_put_out_and_those_who_wait_for_it_are_not(self):
+        self.train("one", *self.flags, "--workers", 1)
+        for rank, point in ((0, "forward"), (3, "backward")):
+            with self.subTest(rank=rank):
+                run, faults = f"run-{rank}", self.folder / f"faults-{rank}"
+                faults.mkdir()
+                process = self.start_planned(run, WIDE, "--deadline.progress", "1 s", environment={"MOTLEY_FAULTS": str(faults)})
+                self.wait_for_step(run, 3)
+                (faults / f".{rank}").write_text("hang")
+                (faults / f".{rank}").rename(faults / f"{rank}.{point}")
+                output = self.finish(process)
+                self.assertIn(f"rank {rank} was lost; 3 of 4 workers go on", output)
+                self.assert_as_one_worker(run)
+
     def test_a_stage_that_loses_all_of_its_workers_goes_to_others_who_go_back_to_a_checkpoint(self):
         self.train("one", *self.flags, "--workers", 1)
         for run, stages, victims, how, more in (

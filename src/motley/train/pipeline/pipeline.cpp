@@ -135,6 +135,8 @@ Result<torch::Tensor> Pipeline::take(Step& step, std::int64_t micro_batch, Kind 
     MOTLEY_TRY(finish_sends(step));
   }
   const double begin = monotonic_seconds();
+  // Else the others would take this rank for one that computes, and the one that it waits for, too.
+  if (!std::ranges::all_of(incoming.parts, has_come)) session_.set_phase(step.number, "waiting for a neighbour");
   const auto operation = [&] {
     return fmt::format("step {}, micro-batch {}, {}", step.number, micro_batch, back ? "backward" : "forward");
   };

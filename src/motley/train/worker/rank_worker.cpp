@@ -9,7 +9,6 @@
 #include "motley/base/os/file.h"
 #include "motley/base/os/memory.h"
 #include "motley/base/units.h"
-#include "motley/model/profile.h"
 #include "motley/net/derived_session.h"
 #include "motley/nn/optimizer.h"
 #include "motley/nn/runtime.h"
@@ -305,42 +304,6 @@ Status RankWorker::describe_run() {
   return {};
 }
 
-// What the profile that the plan is from says of the workers; none: it is not known.
-Result<std::optional<RankWorker::Speeds>> RankWorker::read_speeds() const {
-  const std::string& file = job_.execution.profile.empty() ? job_.execution.emulation : job_.execution.profile;
-  if (file.empty()) return std::nullopt;
-  MOTLEY_ASSIGN(model::Profile profile, model::read_profile(file));
-  cluster::Cluster devices = cluster_;
-  const std::filesystem::path kept = run_.folder() / "cluster.yaml";  // what plan: auto has planned for
-  if (devices.device_types.empty() && std::filesystem::exists(kept)) {
-    MOTLEY_ASSIGN(devices, cluster::read_cluster(kept));
-  }
-  return Speeds{file, std::move(profile), std::move(devices)};
-}
-
-// Rank 0 watches whether the workers are as fast as the plan's profile says. Rows and weights that servers keep stay
-// where they are: such runs keep their plan, as do those whose shares are fixed, and elastic ones.
-Status RankWorker::watch_speeds() {
-  const bool may_move =
-      layout_ && !is_elastic() && job_.execution.replan && job_.batch_split.mode != "fixed" && role_.size > 1;
-  if (!writes() || !may_move || job_.gradient_sync.method == "parameter-server" || has_served_table(job_)) {
-    return {};
-  }
-  MOTLEY_ASSIGN(const auto speeds, read_speeds());
-  if (!speeds) return {};
-  auto replanner = Replanner::create(speeds->profile, speeds->devices, *layout_);
-  if (!replanner && !job_.execution.profile.empty()) {
-    return fail(replanner.error().within(speeds->file));
-  }
-  if (!replanner) {
-    spdlog::warn("the run keeps its plan whatever its workers' speeds: {}: {}", speeds->file,
-                 replanner.error().message);
-    return {};
-  }
-  mover_->watch(std::move(*replanner));
-  return {};
-}
-
 // The loop's parts, of which those of the replica change where the run moves to another plan.
 void RankWorker::connect_loop() {
   loop_parts_ = {.audit = &data_.audit(),
@@ -387,36 +350,6 @@ Status RankWorker::loop() {
   Status done = TrainingLoop(std::move(options), *context_, loop_parts_, progress_).run();
   if (is_elastic() && !layout_) spdlog::info("this worker has computed {} samples", replica_->computation->samples());
   return done;
-}
-
-// Whether the plan gives every stage workers that may take its samples (min_samples, max_samples), and no tensor to
-// several stages that must be in one.
-bool RankWorker::may_follow(const Replanner::Move& move) const {
-  auto partition = make_split_options(job_, cluster_, false);
-  StageLayout layout(move.plan, move.ranks, role_.size);
-  const auto shares = partition ? StageSplit::create(layout, *partition) : fail(partition.error());
-  const auto tied = tied_parameters(layout, replica_->network.shared);
-  if (!shares || !tied) {
-    spdlog::info("the plan stays: of the best one for the workers as they are, {}",
-                 (shares ? tied.error() : shares.error()).message);
-  }
-  return shares && tied;
-}
-
-// What a checkpoint would hold goes through rank 0 to everybody, as on a resume.
-Result<const StageLayout*> RankWorker::follow(planning::Plan plan, std::vector<int> ranks) {
-  MOTLEY_ASSIGN(Checkpoint now, checkpoints_->gather(run_state(*replica_)));
-  const std::int64_t saved_step = progress_.saved_step;
-  MOTLEY_TRY(group_->barrier(context_->step_deadline()));  // nobody needs the old stages any more
-  replica_.reset();
-  ++plans_;
-  layout_ = std::make_unique<StageLayout>(std::move(plan), std::move(ranks));
-  MOTLEY_TRY(build());
-  MOTLEY_TRY(restore(std::move(now), true));
-  progress_.saved_step = saved_step;
-  connect_loop();
-  reporter_->follow(*replica_->plan);
-  return layout_.get();
 }
 
 // An emulated worker is as slow as its deadlines say only while this machine is not too busy to meet them.

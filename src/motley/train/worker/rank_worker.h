@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "motley/cluster/cluster.h"
+#include "motley/model/profile.h"
 #include "motley/net/secret.h"
 #include "motley/net/session.h"
 #include "motley/ps/service/service.h"
