@@ -169,6 +169,34 @@ class ElasticPipelines(PlannedJobs):
         self.train("run", *self.flags, "--plan", self.plan("again", WIDE), "--resume")
         self.assert_as_one_worker("run")
 
+    def by_hand(self, port, *flags):
+        """Four ranks of one machine, each started by itself in a folder of its own, after some steps."""
+        hosts, secret = self.folder / "hosts", self.folder / "secret"
+        hosts.write_text(f"127.0.0.1:{port}\n" + "127.0.0.1\n" * 3)
+        secret.write_text("0123456789abcdef0123456789abcdef")
+        secret.chmod(0o600)
+        common = ("--hosts", hosts, "--secret-file", secret, *flags)
+        ranks = [self.start_planned(f"own-{rank}", WIDE, *common, "--rank", rank) for rank in range(4)]
+        self.wait_for_step("own-0", 5)
+        return ranks
+
+    def test_ranks_that_are_started_by_hand_go_on_each_in_its_own_folder(self):
+        self.train("one", *self.flags, "--workers", 1)
+        ranks = self.by_hand(29591)
+        ranks[0].kill()
+        for rank in ranks[1:]:
+            self.finish(rank)
+        self.assertLess(relative_difference(self.weights("one"), self.weights("own-1")), 1e-9)
+        self.assertEqual(self.not_used_once("own-1"), 0)
+
+    def test_where_the_last_checkpoint_is_in_the_folder_of_a_lost_rank_the_others_end(self):
+        ranks = self.by_hand(29595, "--checkpoint.every-steps", 3)
+        for rank in ranks[:2]:
+            rank.kill()
+        outputs = [rank.communicate(timeout=120)[0] for rank in ranks[2:]]
+        self.assertNotIn(0, [rank.returncode for rank in ranks])
+        self.assertIn("a stage has lost all of its ranks", "".join(outputs))
+
     def test_a_plan_that_is_found_first(self):
         self.train("auto", *self.flags, "--plan", "auto", "--elastic", "1:2", "--workers", 0, "--steps", 5)
 
