@@ -17,6 +17,14 @@ double count_batches(const BatchNormLayer& layer) {
   return layer.num_batches_tracked.defined() ? layer.num_batches_tracked.item<double>() : 0;
 }
 
+void write_statistics(const BatchNormLayer& layer, const std::vector<double>& values, double batches) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor both = torch::tensor(values, torch::kFloat64).view({2, -1});
+  layer.running_mean.copy_(both[0]);
+  layer.running_var.copy_(both[1]);
+  if (layer.num_batches_tracked.defined()) layer.num_batches_tracked.fill_(batches);
+}
+
 // The share of the old value that is in the new one after `now - before` batches.
 double kept_share(const BatchNormLayer& layer, double before, double now) {
   if (!layer.momentum) return before / std::max(now, 1.0);
@@ -199,6 +207,10 @@ void BatchNormAverage::begin_step() {
   for (const BatchNormLayer& layer : layers_) before_.push_back({read_statistics(layer), count_batches(layer)});
 }
 
+void BatchNormAverage::undo_step() const {
+  for (std::size_t i = 0; i < layers_.size(); ++i) write_statistics(layers_[i], before_[i].values, before_[i].batches);
+}
+
 // Layout: the number of samples, then a layer n mean_i of all channels and n (var_i + mean_i^2) of all channels.
 std::vector<double> BatchNormAverage::contribution(double samples) const {
   std::vector<double> sums;
@@ -233,12 +245,7 @@ void BatchNormAverage::finish_step(std::span<const double> sums) {
       after[channels + c] = kept * before[channels + c] + (1 - kept) * variance;
     }
     sums = sums.subspan(after.size());
-    const torch::NoGradGuard no_grad;
-    const torch::Tensor both =
-        torch::from_blob(after.data(), {2, static_cast<std::int64_t>(channels)}, torch::kFloat64);
-    layers_[i].running_mean.copy_(both[0]);
-    layers_[i].running_var.copy_(both[1]);
-    if (layers_[i].num_batches_tracked.defined()) layers_[i].num_batches_tracked.fill_(batches + 1);
+    write_statistics(layers_[i], after, batches + 1);
   }
 }
 

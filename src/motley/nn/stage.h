@@ -165,6 +165,9 @@ class BatchNormAverage {
   // Remembers the running values, which are the same on all workers. Before the first micro-batch of a step.
   void begin_step();
 
+  // Sets the running values to those that are remembered.
+  void undo_step() const;
+
   // This worker's part of the sums over all workers, in the same layout everywhere; all zero where it had no samples.
   // After the last micro-batch. `samples` is the worker's number in the step.
   std::vector<double> contribution(double samples) const;

@@ -75,7 +75,6 @@ Status check_elastic(const Job& job) {
   return check(
       {{job.execution.workers > range.max,
         fmt::format("workers: {}; accepted with elastic {}: up to {}", job.execution.workers, text, range.max)},
-       {!job.execution.plan.empty(), "plan: given; accepted with elastic: none, data parallelism"},
        {job.execution.device != "cpu", fmt::format("device: {}; accepted with elastic: cpu", job.execution.device)},
        {sync.method == "auto" && !sync.servers.empty(),
         "gradient_sync.method: auto, with gradient_sync.servers; accepted with elastic: parameter-server, or auto "

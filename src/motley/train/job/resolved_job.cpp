@@ -43,6 +43,14 @@ Result<planning::Plan> read_plan(const Job& job) {
   if (job.gradient_sync.comm_dtype == "auto") {
     return refuse("gradient_sync.comm_dtype: auto; accepted with a plan: float32, bfloat16, float16, int8 and top-k");
   }
+  const auto served =
+      std::ranges::find(plan.stages, planning::GradientSync::kParameterServer, &planning::Stage::gradient_sync);
+  if (!job.execution.elastic.empty() && served != plan.stages.end()) {
+    return refuse(
+        fmt::format("elastic: {}, but stages[{}] of the plan '{}' has gradient_sync parameter-server; accepted "
+                    "with elastic: none and ring",
+                    job.execution.elastic, served - plan.stages.begin(), job.execution.plan));
+  }
   return plan;
 }
 
@@ -139,11 +147,6 @@ Result<cluster::Cluster> make_workers(const Job& job, cluster::Cluster cluster) 
       cluster.workers.push_back(std::move(worker));
     }
   }
-  const auto [min, max] = job.execution.elastic_range();
-  if (const int workers = static_cast<int>(cluster.workers.size()); max > 0 && (workers < min || workers > max)) {
-    return fail(ErrorCode::kInvalidInput, "elastic: {}; the job has {} workers; accepted: a range that they are in",
-                job.execution.elastic, workers);
-  }
   if (job.training.global_batch_size < static_cast<std::int64_t>(cluster.workers.size())) {
     return fail(ErrorCode::kInvalidInput,
                 "global_batch_size: {} is smaller than the number of workers; accepted: {} or more",
@@ -165,6 +168,12 @@ Result<ResolvedJob> resolve_job(Job job) {
   }
   MOTLEY_ASSIGN(resolved.cluster, resolved.plan ? arrange_workers(job, *resolved.plan, std::move(resolved.cluster))
                                                 : make_workers(job, std::move(resolved.cluster)));
+  const auto [min, max] = job.execution.elastic_range();
+  const int workers = static_cast<int>(resolved.cluster.workers.size());
+  if (max > 0 && (workers < min || workers > max)) {
+    return fail(ErrorCode::kInvalidInput, "elastic: {}; the job has {} workers; accepted: a range that they are in",
+                job.execution.elastic, workers);
+  }
   resolved.job = std::move(job);
   return resolved;
 }

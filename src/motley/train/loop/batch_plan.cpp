@@ -113,6 +113,15 @@ std::vector<std::uint32_t> BatchPlan::samples_ahead(const Step& step, int rank, 
   return samples(ahead, rank);
 }
 
+WindowParts BatchPlan::cut(const Step& step) const {
+  if (layout_ == nullptr) return cut_window(step);
+  WindowParts parts(step.plan.shares.size());
+  for (const int rank : layout_->list_ranks(0)) {
+    parts[static_cast<std::size_t>(rank)] = layout_->own_rows(rank, step.window);
+  }
+  return parts;
+}
+
 Status BatchPlan::observe(std::int64_t step, std::span<const data::Observation> observations) {
   return std::visit([&](auto& split) { return split.observe(static_cast<std::uint64_t>(step), observations); }, split_);
 }

@@ -26,6 +26,10 @@ struct BatchPlanOptions {
   std::string mode;                 // batch_split.mode, for metrics
 };
 
+// Which positions of a window each rank computes: at first its share.
+using WindowParts = std::vector<std::vector<data::Range>>;
+WindowParts cut_window(const Step& step);
+
 class BatchPlan {
  public:
   // Starts with an epoch of the dataset that `fresh` names. In a planned run the layout gets its stages' splits, and
@@ -43,6 +47,9 @@ class BatchPlan {
   // The same of the window that comes `windows` after that of the step, if the split stays as it is: none where the
   // epoch has no other whole one.
   std::vector<std::uint32_t> samples_ahead(const Step& step, int rank, std::uint32_t windows) const;
+  // The positions of the step's window whose samples each rank counts as used: all that it computes, or in a planned
+  // run those of the first stage's ranks. None where ranks claim shards.
+  WindowParts cut(const Step& step) const;
   // Those at these positions of the epoch.
   std::span<const std::uint32_t> samples_at(data::Range positions) const { return ledger_.samples(positions); }
 
@@ -97,9 +104,6 @@ class BatchPlan {
   data::Ledger ledger_;
 };
 
-// Which positions of a window each rank computes: at first its share.
-using WindowParts = std::vector<std::vector<data::Range>>;
-WindowParts cut_window(const Step& step);
 // The parts of ranks that are not among those who are left, ascending, go to these, in proportion to their shares.
 void hand_over(WindowParts& parts, std::span<const int> left, std::span<const std::uint32_t> shares);
 

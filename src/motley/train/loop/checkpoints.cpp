@@ -23,19 +23,23 @@ Result<Checkpoint> Checkpoints::gather(const RunState& state, bool with_optimize
   }
   Checkpoint checkpoint{progress.step, {}};
   if (context_.writes()) {
-    SavedState saved;
-    saved.step = progress.step;
-    state.plan.save(saved);
-    saved.table_servers = state.model.embedding_servers();
-    saved.evaluated_step = progress.evaluated_step;
-    saved.next_evaluation = progress.next_evaluation;
-    saved.not_used_once = state.audit.not_used_once();
     checkpoint.files[kWeightsFile] = std::move(*weights);
     checkpoint.files[kOptimizerFile] = std::move(optimizer);
     checkpoint.files[kAuditFile] = merged.serialise();
-    checkpoint.files[kStateFile] = format_state(saved);
+    checkpoint.files[kStateFile] = describe(state);
   }
   return checkpoint;
+}
+
+std::string Checkpoints::describe(const RunState& state) const {
+  SavedState saved;
+  saved.step = state.progress.step;
+  state.plan.save(saved);
+  saved.table_servers = state.model.embedding_servers();
+  saved.evaluated_step = state.progress.evaluated_step;
+  saved.next_evaluation = state.progress.next_evaluation;
+  saved.not_used_once = state.audit.not_used_once();
+  return format_state(saved);
 }
 
 Status Checkpoints::save(const RunState& state, Reporter& reporter) {
@@ -100,7 +104,9 @@ Result<bool> Checkpoints::load(const Checkpoint& start, const RunState& state,
   MOTLEY_ASSIGN(const SavedState saved, parse_state(text(kStateFile)));
   MOTLEY_ASSIGN(const bool restored, state.plan.restore(saved));
   if (!text(kOptimizerFile).empty()) MOTLEY_TRY(explain(state.model.load_optimizer(text(kOptimizerFile))));
-  MOTLEY_TRY(state.audit.restore(text(kAuditFile), saved.not_used_once, saved.ledger.epoch, context_.writes()));
+  if (!text(kAuditFile).empty()) {
+    MOTLEY_TRY(state.audit.restore(text(kAuditFile), saved.not_used_once, saved.ledger.epoch, context_.writes()));
+  }
   state.progress = {saved.step, saved.evaluated_step, saved.step, saved.next_evaluation};
   MOTLEY_TRY(state.model.start(saved.step, saved.table_servers));
   return restored;

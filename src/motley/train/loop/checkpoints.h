@@ -52,6 +52,9 @@ class Checkpoints {
   Result<Checkpoint> gather(const RunState& state, bool with_optimizer = true) const;
   Status save(const RunState& state, Reporter& reporter);
 
+  // Of what a checkpoint holds, state.json.
+  std::string describe(const RunState& state) const;
+
   // What a checkpoint holds, from the rank that writes the run's files, `root` of this group, to the others of it,
   // which have just joined and go on from there.
   Status hand_out(const RunState& state, collective::Group& group, int root) const;

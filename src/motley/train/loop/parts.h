@@ -86,6 +86,8 @@ class GradientSync {
   virtual void scale(double factor) = 0;
   // Gradients are this rank's own again, as they were before wait().
   virtual void resume() = 0;
+  // The step that was begun is not to be: what it has changed is as before it.
+  virtual void undo() {}
   // Starts all buckets at once: of a rank without samples, or one that has computed unarmed.
   Status start(const Step& step, double weight) {
     arm(step, weight, [](int) {});

@@ -12,10 +12,16 @@
 //      reduced anew. So the step's gradient is that of its whole window, as if nothing had happened. A newcomer takes
 //      part with no samples.
 //   f. From step S + 2 on the window is split among those who are there.
+//
+// Where a plan gives each rank a stage, what the lost ones had computed of a step is gone, and what the others have is
+// of no use without it. After b. those who are there build their stages anew (elastic_stages.h), which gives newcomers
+// their state, too; and step S + 1 begins once more. Where nobody has some layers' state, all go back to the last
+// checkpoint, and S is its step. Who has not got there when others have, has no state any more.
 #include "motley/train/loop/regrouping.h"
 
 #include <algorithm>
 #include <iterator>
+#include <ranges>
 
 #include "motley/base/guard.h"
 #include "motley/base/log.h"
@@ -58,7 +64,7 @@ void fields(Archive& archive, Regrouping::News& news) {
 Status Regrouping::run() {
   for (;;) {
     const double begin = monotonic_seconds();
-    context_.set_phase(progress_.step, parts_.elastic->is_newcomer() ? "joining" : "regrouping");
+    context_.set_phase(progress_.step, lacks_state() ? "joining" : "regrouping");
     Status done = run_once();
     while (!done && survives(done.error())) done = run_once();
     if (!done) return give_up(std::move(done.error()));
@@ -81,7 +87,8 @@ bool Regrouping::survives(const Error& error) const {
 // What this rank has is not lost with it, where the others go on without it, or none of them can be reached.
 Status Regrouping::give_up(Error error) {
   const bool is_alone = error.code == ErrorCode::kRefused && error.rank == context_.rank;
-  if (!is_alone || parts_.elastic->is_newcomer() || progress_.step == 0) return fail(std::move(error));
+  const bool has_all = !lacks_state() && parts_.stages == nullptr;
+  if (!is_alone || !has_all || progress_.step == 0) return fail(std::move(error));
   const Status saved = parts_.elastic->stand_alone() ? loop_.save() : Status();
   if (saved && progress_.saved_step == progress_.step) {
     error.message += fmt::format("; a checkpoint was written (step {})", progress_.step);
@@ -123,6 +130,9 @@ Status Regrouping::tell(double begin) {
   if (!left.empty()) news.push_back(name_ranks(left, "has left", "have left"));
   if (!joined.empty()) news.push_back(name_ranks(joined, "has joined", "have joined"));
   std::string servers = parts_.elastic->lost_servers();
+  if (const std::string stages = parts_.stages != nullptr ? parts_.stages->take_news() : ""; !stages.empty()) {
+    news.push_back(stages);
+  }
   if (news.empty() && servers.empty()) servers = "a parameter server was lost";
   const auto say = [&](const char* kind, const std::string& what) {
     const std::string text = fmt::format("{}; {} of {} workers go on after {:.3g} s", what, context_.present.size(),
@@ -132,12 +142,13 @@ Status Regrouping::tell(double begin) {
   };
   if (!servers.empty()) MOTLEY_TRY(say("server-lost", servers));
   if (news.empty()) return {};
-  return say(!lost.empty() ? "lost" : !left.empty() ? "left" : "joined", fmt::format("{}", fmt::join(news, ", ")));
+  const char* kind = !lost.empty() ? "lost" : !left.empty() ? "left" : !joined.empty() ? "joined" : "lost";
+  return say(kind, fmt::format("{}", fmt::join(news, ", ")));
 }
 
 WindowParts Regrouping::cut(const Step& step) const {
-  WindowParts parts = cut_window(step);
-  if (step.number == changed_step_) {
+  WindowParts parts = parts_.plan->cut(step);
+  if (step.number == changed_step_ && parts_.stages == nullptr) {
     for (const std::vector<int>& ranks : epochs_) {
       if (MOTLEY_KEEPS("loop-hand-over-next")) hand_over(parts, ranks, step.plan.shares);
     }
@@ -150,23 +161,32 @@ Status Regrouping::commit(std::int64_t step, const std::vector<Report>& reports)
   if (!has_changed(step)) return {};
   kept_ = epochs_.back();
   epochs_.clear();
-  return MOTLEY_KEEPS("loop-keep-to-present") ? parts_.plan->keep_to(step + 1, kept_) : Status();
+  if (parts_.stages != nullptr || !MOTLEY_KEEPS("loop-keep-to-present")) return {};
+  return parts_.plan->keep_to(step + 1, kept_);
 }
 
 // See the prose at the top of this file.
 Status Regrouping::run_once() {
   MOTLEY_ASSIGN(auto epochs, parts_.elastic->regroup());
   std::ranges::move(epochs, std::back_inserter(new_epochs_));
-  MOTLEY_ASSIGN(const std::int64_t step, level());
+  MOTLEY_TRY(level());
+  if (parts_.stages != nullptr) MOTLEY_TRY(build_stages());
   if (!context_.writes()) parts_.reporter->close();
-  if (context_.writes() && !parts_.reporter->is_open()) MOTLEY_TRY(parts_.elastic->take_over(step));
+  if (context_.writes() && !parts_.reporter->is_open()) MOTLEY_TRY(parts_.elastic->take_over(progress_.step));
   MOTLEY_TRY(agree_on_duties());
+  if (parts_.stages == nullptr) MOTLEY_TRY(hand_over_step());
+  changed_step_ = progress_.step + 1;
+  std::ranges::move(new_epochs_, std::back_inserter(epochs_));
+  new_epochs_.clear();
+  return {};
+}
 
+// What is under way goes on among those who are there.
+Status Regrouping::hand_over_step() {
   MOTLEY_TRY(parts_.elastic->synchronise());
   SavedState saved;  // the batch's split goes on from what a newcomer has been told of it, everywhere
   parts_.plan->save(saved);
   MOTLEY_TRY(parts_.plan->restore(saved));
-  changed_step_ = step + 1;
   if (auto& under_way = loop_.state.under_way) {
     for (const auto& ranks : new_epochs_) {
       if (MOTLEY_KEEPS("loop-hand-over")) hand_over(under_way->parts, ranks, under_way->step.plan.shares);
@@ -174,28 +194,65 @@ Status Regrouping::run_once() {
     if (MOTLEY_KEEPS("loop-reduce-anew")) under_way->is_started = under_way->is_reduced = false;
     loop_.state.unreported.clear();
   }
-  std::ranges::move(new_epochs_, std::back_inserter(epochs_));
-  new_epochs_.clear();
   return {};
 }
 
-// Until all have done the same last step, which it returns, and have its state.
-Result<std::int64_t> Regrouping::level() {
-  const bool is_newcomer = parts_.elastic->is_newcomer();
-  const double own[] = {is_newcomer ? 0 : static_cast<double>(progress_.step + 1),
-                        static_cast<double>(context_.writer)};
+// Each its own, of those who are there, from the step on that all have done last.
+Status Regrouping::build_stages() {
+  LoopState& state = loop_.state;
+  if (state.under_way) parts_.sync->undo();
+  state.under_way.reset();
+  state.unreported.clear();
+  MOTLEY_ASSIGN(const bool has_all, parts_.stages->lay_out(!lacks_state()));
+  if (!has_all) {
+    ++times_back_;
+    goes_back_ = true;
+  }
+  MOTLEY_TRY(parts_.stages->rebuild(!has_all));
+  if (!has_all) {
+    state = {.leaving = std::move(state.leaving)};
+    parts_.reporter->close();  // to be cut off where all go on from
+  }
+  goes_back_ = false;
+  parts_.elastic->enter();
+  return {};
+}
+
+bool Regrouping::lacks_state() const {
+  return goes_back_ || parts_.elastic->is_newcomer();
+}
+
+// Until all have done the same last step, and have its state or, of a planned run, can build their stages with it.
+Status Regrouping::level() {
+  const double own[] = {lacks_state() ? 0 : static_cast<double>(progress_.step + 1),
+                        static_cast<double>(context_.writer), static_cast<double>(times_back_)};
   MOTLEY_ASSIGN(const std::vector<double> told, context_.group.all_gather(own, context_.step_deadline()));
-  const auto steps_by = [&](int rank) { return told[2 * static_cast<std::size_t>(rank)]; };
+  const auto told_by = [&](int rank) { return &told[std::size(own) * static_cast<std::size_t>(rank)]; };
+  const auto times_back_by = [&](int rank) { return told_by(rank)[2]; };
+  const double times_back = std::ranges::max(context_.present | std::views::transform(times_back_by));
+  if (static_cast<double>(times_back_) < times_back) {
+    goes_back_ = true;
+    times_back_ = static_cast<std::int64_t>(times_back);
+  }
+  const bool is_newcomer = lacks_state();
+  const auto steps_by = [&](int rank) { return times_back_by(rank) == times_back ? told_by(rank)[0] : 0; };
   const int ahead = *std::ranges::max_element(context_.present, {}, steps_by);
   if (steps_by(ahead) == 0) {
-    return fail(ErrorCode::kUnavailable,
-                "all workers that knew the weights were lost; --resume goes on from the last "
-                "checkpoint");
+    const auto has_been_here = [&](int rank) { return told_by(rank)[1] >= 0; };
+    const auto first = std::ranges::find_if(context_.present, has_been_here);
+    if (parts_.stages == nullptr || first == context_.present.end()) {
+      return fail(ErrorCode::kUnavailable,
+                  "all workers that knew the weights were lost; --resume goes on from the last "
+                  "checkpoint");
+    }
+    parts_.elastic->follow_writer(*first);
+    return {};
   }
   // Who writes goes on to, or else the first that has something to write.
-  int writer = static_cast<int>(told[2 * static_cast<std::size_t>(ahead) + 1]);
-  if (writer < 0 || !MOTLEY_GUARD("planted-writer-is-there", steps_by(writer) != 0))
+  int writer = static_cast<int>(told_by(ahead)[1]);
+  if (writer < 0 || !MOTLEY_GUARD("planted-writer-is-there", steps_by(writer) != 0)) {
     writer = *std::ranges::find_if(context_.present, steps_by);
+  }
   parts_.elastic->follow_writer(writer);
   const auto step = static_cast<std::int64_t>(steps_by(ahead)) - 1;
   const auto is_behind = [&](int rank) { return steps_by(rank) != 0 && steps_by(rank) != steps_by(ahead); };
@@ -212,32 +269,41 @@ Result<std::int64_t> Regrouping::level() {
   }
   std::vector<int> newcomers;
   std::ranges::copy_if(context_.present, std::back_inserter(newcomers), [&](int rank) { return steps_by(rank) == 0; });
-  if (newcomers.empty()) return step;
-  MOTLEY_TRY(share_state(newcomers));
-  return step;
+  if (newcomers.empty()) return {};
+  return parts_.stages != nullptr ? share_news(context_.group, context_.writer) : share_state(newcomers);
 }
 
 // From the rank that writes the run's files to those who have just come.
 Status Regrouping::share_state(const std::vector<int>& newcomers) {
-  const bool is_newcomer = parts_.elastic->is_newcomer();
+  const bool is_newcomer = lacks_state();
   if (!is_newcomer && !context_.writes()) return {};
   std::vector<int> ranks = newcomers;
   ranks.insert(std::ranges::lower_bound(ranks, context_.writer), context_.writer);
   MOTLEY_ASSIGN(const auto group, parts_.elastic->make_group(ranks));
   const int root = static_cast<int>(std::ranges::find(ranks, context_.writer) - ranks.begin());
+  MOTLEY_TRY(share_news(*group, root));
+  const RunState run{progress_, *parts_.plan, *parts_.audit, *parts_.model};
+  if (!is_newcomer) return parts_.checkpoints->hand_out(run, *group, root);
+  const std::int64_t saved_step = progress_.saved_step;
+  MOTLEY_TRY(parts_.checkpoints->take_over(run, *group, root));
+  progress_.saved_step = saved_step;
+  parts_.reporter->follow(*parts_.plan);
+  parts_.elastic->enter();
+  return {};
+}
+
+// What a newcomer has to know beside a checkpoint.
+Status Regrouping::share_news(collective::Group& group, int root) {
   LoopState& state = loop_.state;
   News news{epochs_, kept_, progress_.saved_step, state.duties, state.stops, state.has_ended, parts_.reporter->now()};
   std::ranges::copy(new_epochs_, std::back_inserter(news.epochs));
   const Deadline deadline = context_.long_deadline();
-  MOTLEY_ASSIGN(const std::string text, broadcast_text(*group, write_json_line(news), root, deadline));
+  MOTLEY_ASSIGN(const std::string text, broadcast_text(group, write_json_line(news), root, deadline));
   last_reports_.resize(static_cast<std::size_t>(context_.size));
-  MOTLEY_TRY(group->broadcast(std::as_writable_bytes(std::span(last_reports_)), root, deadline));
-  const RunState run{progress_, *parts_.plan, *parts_.audit, *parts_.model};
-  if (!is_newcomer) return parts_.checkpoints->hand_out(run, *group, root);
-
+  MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(last_reports_)), root, deadline));
+  if (!lacks_state()) return {};
   MOTLEY_ASSIGN(news, parse_json<News>(text, "what a newcomer is told"));
-  if (!news.kept.empty()) MOTLEY_TRY(parts_.plan->keep_to(0, news.kept));
-  MOTLEY_TRY(parts_.checkpoints->take_over(run, *group, root));
+  if (!news.kept.empty() && parts_.stages == nullptr) MOTLEY_TRY(parts_.plan->keep_to(0, news.kept));
   progress_.saved_step = news.saved_step;
   epochs_.clear();
   new_epochs_ = std::move(news.epochs);
@@ -246,9 +312,7 @@ Status Regrouping::share_state(const std::vector<int>& newcomers) {
   state.duties = static_cast<unsigned>(news.duties);
   state.stops = news.stops;
   state.has_ended = news.has_ended;
-  parts_.reporter->follow(*parts_.plan);
   parts_.reporter->set_now(news.seconds);
-  parts_.elastic->enter();
   return {};
 }
 

@@ -49,8 +49,12 @@ class Regrouping {
   friend void fields(Archive& archive, News& news);
 
   Status run_once();
-  Result<std::int64_t> level();
+  Status level();
   Status share_state(const std::vector<int>& newcomers);
+  Status share_news(collective::Group& group, int root);
+  Status hand_over_step();
+  Status build_stages();
+  bool lacks_state() const;
   Status agree_on_duties();
   Status tell(double begin);
   Result<bool> wait_for_more();
@@ -66,6 +70,9 @@ class Regrouping {
   std::vector<Report> last_reports_;          // of the step that was committed last
   std::vector<int> kept_;                     // to whom the batch's split keeps; empty: to all
   std::vector<int> told_;                     // ranks that were there when the events last said who is
+  // Of a planned run: how often all have gone back to a checkpoint, and whether this rank has not got there.
+  std::int64_t times_back_ = 0;
+  bool goes_back_ = false;
 };
 
 }  // namespace motley::train

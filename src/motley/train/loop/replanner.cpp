@@ -27,27 +27,73 @@ double drift(const std::vector<double>& before, const std::vector<double>& now) 
   return std::exp(most) - 1;
 }
 
-}  // namespace
+// Of a plan of workers: the device types of the ranks in its places.
+void name_types(planning::Plan& plan, const std::vector<int>& ranks, const planning::Problem& problem,
+                const std::vector<int>& types) {
+  std::size_t place = 0;
+  for (planning::Stage& stage : plan.stages) {
+    for (planning::Replicas& replicas : stage.replicas) {
+      const int type = types[static_cast<std::size_t>(ranks[place++])];
+      replicas.type = problem.types[static_cast<std::size_t>(type)].name;
+    }
+  }
+}
 
-Result<Replanner> Replanner::create(const model::Profile& profile, const cluster::Cluster& cluster,
-                                    const StageLayout& layout) {
+// The problem that the plan answers, and the type of each rank in it; -1: the rank has no place.
+Result<std::pair<planning::Problem, std::vector<int>>> find_types(const model::Profile& profile,
+                                                                  const cluster::Cluster& cluster,
+                                                                  const StageLayout& layout) {
   MOTLEY_ASSIGN(planning::Problem problem, planning::problem_of_plan(profile, cluster, layout.plan()));
   if (!std::ranges::equal(problem.layers, layout.plan().layers, {}, &planning::LayerSize::name)) {
     return fail(ErrorCode::kInvalidInput, "the profile of {} has other layers than the plan", problem.model);
   }
+  std::vector<int> types(static_cast<std::size_t>(layout.ranks()), -1);
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    if (layout.find_stage(rank) < 0) continue;
+    const auto found = std::ranges::find(problem.types, layout.device_type(rank), &planning::Type::name);
+    if (found == problem.types.end()) {
+      return fail(ErrorCode::kInvalidInput, "the profile has no device type '{}', which the plan uses",
+                  layout.device_type(rank));
+    }
+    types[static_cast<std::size_t>(rank)] = static_cast<int>(found - problem.types.begin());
+  }
+  return std::pair(std::move(problem), std::move(types));
+}
+
+}  // namespace
+
+Result<StageLayout> find_layout(const model::Profile& profile, const cluster::Cluster& cluster,
+                                const StageLayout& layout, double seconds) {
+  MOTLEY_ASSIGN(const auto found, find_types(profile, cluster, layout));
+  const auto& [problem, types] = found;
+  std::vector<planning::WorkerSpeed> speeds;
+  std::vector<int> places;  // of the workers
+  for (const int rank : layout.places()) {
+    places.push_back(static_cast<int>(speeds.size()));
+    speeds.push_back({types[static_cast<std::size_t>(rank)], 1});
+  }
+  const planning::Problem workers = planning::problem_of_workers(problem, speeds);
+  MOTLEY_ASSIGN(const planning::PlacedPlan running, planning::make_placement(workers, layout.plan(), places));
+  std::stop_source stop;
+  auto search =
+      std::async(std::launch::async, [&] { return planning::repartition(workers, running, stop.get_token()); });
+  if (search.wait_for(std::chrono::duration<double>(seconds)) != std::future_status::ready) stop.request_stop();
+  MOTLEY_ASSIGN(planning::PlacedPlan best, search.get());
+  for (int& worker : best.workers) worker = layout.places()[static_cast<std::size_t>(worker)];
+  name_types(best.plan, best.workers, problem, types);
+  return StageLayout(std::move(best.plan), std::move(best.workers), layout.ranks());
+}
+
+Result<Replanner> Replanner::create(const model::Profile& profile, const cluster::Cluster& cluster,
+                                    const StageLayout& layout) {
+  MOTLEY_ASSIGN(auto found, find_types(profile, cluster, layout));
+  auto& [problem, types] = found;
   double bytes = 0;
   for (const planning::LayerSize& layer : problem.layers) bytes += layer.parameter_bytes;
   Replanner replanner(std::move(problem), layout);
   replanner.moving_seconds_ =
       kBuildSeconds + replanner.problem_.memory_per_parameter_byte * bytes / kStateBytesPerSecond;
-  for (int rank = 0; rank < layout.ranks(); ++rank) {
-    const auto found = std::ranges::find(replanner.problem_.types, layout.device_type(rank), &planning::Type::name);
-    if (found == replanner.problem_.types.end()) {
-      return fail(ErrorCode::kInvalidInput, "the profile has no device type '{}', which the plan uses",
-                  layout.device_type(rank));
-    }
-    replanner.types_.push_back(static_cast<int>(found - replanner.problem_.types.begin()));
-  }
+  replanner.types_ = std::move(types);
   replanner.searched_.assign(static_cast<std::size_t>(layout.ranks()), 1);
   replanner.ratios_.resize(static_cast<std::size_t>(layout.ranks()));
   return replanner;
@@ -126,13 +172,7 @@ std::optional<Replanner::Move> Replanner::next_move() {
     return std::nullopt;
   }
   Move move{std::move(found->best.plan), std::move(found->best.workers), std::move(text)};
-  std::size_t place = 0;
-  for (planning::Stage& stage : move.plan.stages) {
-    for (planning::Replicas& replicas : stage.replicas) {
-      replicas.type =
-          problem_.types[static_cast<std::size_t>(types_[static_cast<std::size_t>(move.ranks[place++])])].name;
-    }
-  }
+  name_types(move.plan, move.ranks, problem_, types_);
   return move;
 }
 

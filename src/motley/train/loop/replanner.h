@@ -74,6 +74,12 @@ class Replanner {
   std::future<Result<Found>> search_;
 };
 
+// The best layout that is found in so many seconds of the ranks that the given one has, each as fast as the profile
+// says; every place of the given one is one of its ranks'. Errors (kInvalidInput): a profile that does not have the
+// plan's layers and device types.
+Result<StageLayout> find_layout(const model::Profile& profile, const cluster::Cluster& cluster,
+                                const StageLayout& layout, double seconds);
+
 // Whoever can build what a rank computes anew.
 class PlanFollower {
  public:

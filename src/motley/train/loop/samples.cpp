@@ -77,7 +77,7 @@ Result<data::Batch> SampleReader::read(const Step& step, std::span<const std::ui
     loader_.request(samples, parts_);
   }
   MOTLEY_ASSIGN(data::Batch batch, loader_.take(context_.step_deadline()));
-  if (audit_.records_all()) {  // later, what all ranks say that they have used
+  if (counts_ && audit_.records_all()) {  // later, what all ranks say that they have used
     report.samples_hash = hash_samples(report.samples_hash, batch.samples);
   } else if (counts_) {
     audit_.record(batch.samples);

@@ -38,6 +38,11 @@ class SampleAudit {
 
   // Goes on from what rank 0 has of a checkpoint, the counts of all ranks; the other ranks' count from zero.
   Status restore(const std::string& counts, std::int64_t not_used_once, std::uint64_t epoch, bool is_first_rank);
+  // Of a run that begins anew.
+  void clear() {
+    counts_.start(0);
+    not_used_once_ = 0;
+  }
   std::int64_t not_used_once() const { return not_used_once_; }  // samples, over the epochs that ended
 
  private:

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <ranges>
 
 #include "motley/base/os/file.h"
 
@@ -11,7 +12,7 @@ namespace motley::train {
 
 using Json = nlohmann::json;
 
-StageLayout::StageLayout(planning::Plan plan, std::vector<int> places)
+StageLayout::StageLayout(planning::Plan plan, std::vector<int> places, int size)
     : plan_(std::move(plan)), places_(std::move(places)) {
   std::vector<Rank> by_place;
   for (int stage = 0; stage < stages(); ++stage) {
@@ -26,15 +27,30 @@ StageLayout::StageLayout(planning::Plan plan, std::vector<int> places)
   }
   MOTLEY_INVARIANT(places_.size() == by_place.size(), "{} ranks are in the {} places of a plan", places_.size(),
                    by_place.size());
-  ranks_.resize(by_place.size());
+  ranks_.resize(std::max(by_place.size(), static_cast<std::size_t>(size)));
   for (std::size_t place = 0; place < by_place.size(); ++place) {
     ranks_[static_cast<std::size_t>(places_[place])] = by_place[place];
+  }
+  keep_to(places_);
+}
+
+void StageLayout::keep_to(std::span<const int> present) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (std::ranges::find(present, rank) == present.end()) ranks_[static_cast<std::size_t>(rank)] = {};
   }
   for (int stage = 0; stage < stages(); ++stage) {
     std::vector<double> weights;
     for (const int rank : list_ranks(stage)) weights.push_back(share(rank));
     set_split(stage, weights);
   }
+}
+
+bool StageLayout::suits(std::span<const int> present) const {
+  const auto has_place = [&](int rank) { return std::ranges::find(places_, rank) != places_.end(); };
+  StageLayout left(plan_, places_, ranks());
+  left.keep_to(present);
+  return std::ranges::all_of(present, has_place) &&
+         std::ranges::none_of(std::views::iota(0, stages()), [&](int stage) { return left.list_ranks(stage).empty(); });
 }
 
 void StageLayout::set_split(int stage, std::span<const double> weights) {
@@ -56,7 +72,7 @@ double StageLayout::share(int rank) const {
 
 std::vector<int> StageLayout::list_ranks(int stage) const {
   std::vector<int> ranks;
-  for (int rank = 0; rank < this->ranks(); ++rank) {
+  for (int rank = 0; rank < this->ranks() && stage >= 0; ++rank) {
     if (find_stage(rank) == stage) ranks.push_back(rank);
   }
   return ranks;

@@ -22,23 +22,30 @@ namespace motley::train {
 
 class StageLayout {
  public:
-  // Ranks fill the plan's places in their order, or as `places` has it: a rank for each place.
-  explicit StageLayout(planning::Plan plan, std::vector<int> places = {});
+  // Ranks fill the plan's places in their order, or as `places` has it: a rank for each place. `size`: of the job,
+  // where some of its ranks may have none.
+  explicit StageLayout(planning::Plan plan, std::vector<int> places = {}, int size = 0);
 
   const planning::Plan& plan() const { return plan_; }
   const std::vector<int>& places() const { return places_; }
   int ranks() const { return static_cast<int>(ranks_.size()); }
   int stages() const { return static_cast<int>(plan_.stages.size()); }
+  // -1: it has none.
   int find_stage(int rank) const { return ranks_[static_cast<std::size_t>(rank)].stage; }
   const planning::Stage& stage(int rank) const { return plan_.stages[static_cast<std::size_t>(find_stage(rank))]; }
   const std::string& device_type(int rank) const { return ranks_[static_cast<std::size_t>(rank)].type; }
   bool is_first(int rank) const { return find_stage(rank) == 0; }
   bool is_last(int rank) const { return find_stage(rank) == stages() - 1; }
-  std::vector<int> list_ranks(int stage) const;
+  std::vector<int> list_ranks(int stage) const;  // none where there is no such stage
   // Those that compute any of these layers, ascending.
   std::vector<int> stages_with(std::span<const int> layers) const;
   // Who sends to a rank what all ranks of a stage have: one of them, each to as many as the others, or one more.
   int sender_to(int rank, int stage) const;
+
+  // Only these ranks, ascending, are there: of each stage they compute what its others did.
+  void keep_to(std::span<const int> present);
+  // Whether each of these ranks has a place, and each stage one of them.
+  bool suits(std::span<const int> present) const;
 
   // Shares of a stage's ranks, in their order, from now on: as these weights (not negative, not all 0) are to each
   // other. At first they are the plan's.
@@ -76,10 +83,10 @@ class StageLayout {
 
  private:
   struct Rank {
-    int stage = 0;
+    int stage = -1;
     std::string type;
     double begin = 0;  // of its part of a micro-batch, as a share
-    double end = 1;
+    double end = 0;
   };
   planning::Plan plan_;
   std::vector<int> places_;

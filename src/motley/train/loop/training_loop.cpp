@@ -117,7 +117,7 @@ Status TrainingLoop::compute() {
     own.sent_before = sync.bytes_sent() + runner.bytes_sent();
     own.computed = 0;
     own.is_started = false;
-    if (!regrouping_ || own.parts[rank] == cut_window(own.step)[rank]) {  // else all is added below
+    if (!regrouping_ || own.parts[rank] == parts_.plan->cut(own.step)[rank]) {  // else all is added below
       MOTLEY_TRY(runner.run(own.step, own.report));
       own.report.compute = monotonic_seconds() - own.step.begin;
       own.computed = regrouping_ ? own.parts[rank].size() : 0;
@@ -211,6 +211,7 @@ Status TrainingLoop::commit(AllReports reports) {
   for (const int rank : context_.present) {
     if (reports.back()[static_cast<std::size_t>(rank)].leave != 0) state_.leaving.push_back(rank);
   }
+  if (!state_.leaving.empty() && parts_.stages != nullptr) state_.duties |= kSave;  // they may be a stage's last ones
   // Where nobody would be left, all stop.
   state_.stops = any(&Report::stop) || state_.leaving.size() == context_.present.size();
   if (any(&Report::checkpoint)) state_.duties |= kSave;

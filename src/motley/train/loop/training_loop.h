@@ -8,6 +8,7 @@
 #include "motley/base/result.h"
 #include "motley/train/loop/batch_plan.h"
 #include "motley/train/loop/checkpoints.h"
+#include "motley/train/loop/elastic_stages.h"
 #include "motley/train/loop/emulation.h"
 #include "motley/train/loop/loop_state.h"
 #include "motley/train/loop/parts.h"
@@ -27,7 +28,7 @@ struct LoopOptions {
   std::function<bool()> is_asked_to_leave = [] { return false; };  // of an elastic run: this rank alone
 };
 
-// What the loop puts together. The first six change where the run moves to another plan.
+// What the loop puts together. The first six change where the run moves to another plan, or its stages are built anew.
 struct LoopParts {
   BatchPlan* plan = nullptr;
   StepRunner* runner = nullptr;
@@ -41,6 +42,7 @@ struct LoopParts {
   Checkpoints* checkpoints = nullptr;
   PlanMover* mover = nullptr;
   ElasticRanks* elastic = nullptr;  // null: the loss of a rank ends the run
+  ElasticStages* stages = nullptr;  // of an elastic run with a plan
 };
 
 class TrainingLoop {

@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/injected_fault.h"
 #include "motley/planning/plan/plan.h"
 
 namespace motley::train {
@@ -94,6 +95,11 @@ Pipeline::Step Pipeline::begin(std::uint64_t number, data::Range window, const t
   return step;
 }
 
+void Pipeline::set_phase(const Step& step, const char* phase) const {
+  session_.set_phase(step.number, phase);
+  inject_fault(rank_, phase);
+}
+
 // Asks for a micro-batch's rows from the stage before, or for their gradients from the stage after.
 Status Pipeline::expect(Step& step, std::int64_t micro_batch, Kind kind) {
   const bool back = kind == Kind::kBackward;
@@ -129,6 +135,8 @@ Result<torch::Tensor> Pipeline::take(Step& step, std::int64_t micro_batch, Kind 
     MOTLEY_TRY(finish_sends(step));
   }
   const double begin = monotonic_seconds();
+  // Else the others would take this rank for one that computes, and the one that it waits for, too.
+  if (!std::ranges::all_of(incoming.parts, has_come)) session_.set_phase(step.number, "waiting for a neighbour");
   const auto operation = [&] {
     return fmt::format("step {}, micro-batch {}, {}", step.number, micro_batch, back ? "backward" : "forward");
   };
@@ -180,7 +188,7 @@ Status Pipeline::forward(Step& step, std::int64_t micro_batch, Kind kind) {
   }
   if (rows.size() == 0) return finish_sends(step);
   const double begin = monotonic_seconds();
-  session_.set_phase(step.number, "forward");
+  set_phase(step, "forward");
   if (step.hooks.before_forward) step.hooks.before_forward(micro_batch, rows);
   MOTLEY_ASSIGN(const nn::Tensors outputs, stage_.forward(micro_batch, {input}));
   MOTLEY_TRY(finish_sends(step));  // of the micro-batch before, now that a GPU has this one to compute
@@ -204,7 +212,7 @@ Status Pipeline::backward(Step& step, std::int64_t micro_batch) {
   const data::Range rows = step.rows(micro_batch);
   if (rows.size() == 0) return finish_sends(step);
   const double begin = monotonic_seconds();
-  session_.set_phase(step.number, "backward");
+  set_phase(step, "backward");
   if (step.hooks.before_backward) step.hooks.before_backward(rows);
   if (micro_batch == step.last_backward && step.hooks.before_last_backward) step.hooks.before_last_backward();
   MOTLEY_ASSIGN(const nn::Tensors input_gradients, stage_.backward(micro_batch, {gradient}));

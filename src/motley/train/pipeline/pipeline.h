@@ -82,6 +82,7 @@ class Pipeline {
            std::vector<std::int64_t> input_shape, std::vector<std::int64_t> output_shape);
   Step begin(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
              const Hooks& hooks);
+  void set_phase(const Step& step, const char* phase) const;
   Status forward(Step& step, std::int64_t micro_batch, Kind kind);
   Status backward(Step& step, std::int64_t micro_batch);
   Status expect(Step& step, std::int64_t micro_batch, Kind kind);

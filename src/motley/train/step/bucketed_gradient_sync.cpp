@@ -193,7 +193,7 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
     MOTLEY_TRY(peers_.all_reduce_sum(sums, deadline));
     batch_norm_->finish_step(sums);
   }
-  return {};
+  return clips() ? measure_norm(deadline) : Status();
 }
 
 Status BucketedGradientSync::go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline) {
@@ -232,8 +232,8 @@ Status BucketedGradientSync::update(const Step& step) {
     return {};
   }
   const double end = monotonic_seconds() + update_seconds_;
-  if (options_.max_grad_norm > 0) {
-    MOTLEY_TRY(clip());
+  if (clips() && norm_ > options_.max_grad_norm) {
+    MOTLEY_TRY(nn::scale_gradients(network_.stage->parameters(), options_.max_grad_norm / norm_));
   }
   MOTLEY_TRY(parts_.optimizer->step(step.learning_rate));
   if (update_seconds_ > 0) {
@@ -242,17 +242,15 @@ Status BucketedGradientSync::update(const Step& step) {
   return {};
 }
 
-// By the norm of the whole network's gradient, of which each stage has a part and each of its ranks the same one. The
-// factor is bitwise the same everywhere.
-Status BucketedGradientSync::clip() const {
-  const nn::NamedTensors& parameters = network_.stage->parameters();
-  MOTLEY_ASSIGN(double norm, nn::gradient_norm(without_copies(parameters)));
-  if (options_.is_planned) {
-    double squares[] = {norm * norm / options_.replicas};
-    MOTLEY_TRY(context_.group.all_reduce_sum(squares, context_.step_deadline()));
-    norm = std::sqrt(squares[0]);
-  }
-  return norm > options_.max_grad_norm ? nn::scale_gradients(parameters, options_.max_grad_norm / norm) : Status();
+// Of the whole network's gradient each stage has a part, and each of its ranks the same one. The norm is bitwise the
+// same everywhere.
+Status BucketedGradientSync::measure_norm(const Deadline& deadline) {
+  MOTLEY_ASSIGN(norm_, nn::gradient_norm(without_copies(network_.stage->parameters())));
+  if (!options_.is_planned) return {};
+  double squares[] = {norm_ * norm_ / options_.replicas};
+  MOTLEY_TRY(context_.group.all_reduce_sum(squares, deadline));
+  norm_ = std::sqrt(squares[0]);
+  return {};
 }
 
 Result<nn::NamedTensors> BucketedGradientSync::optimizer_state(const Deadline& deadline) const {

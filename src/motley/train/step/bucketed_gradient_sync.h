@@ -53,6 +53,9 @@ class BucketedGradientSync final : public GradientSync {
   Status flush() override { return parts_.buckets->flush(); }
   void scale(double factor) override { parts_.buckets->scale(factor); }
   void resume() override { parts_.buckets->restore(); }
+  void undo() override {
+    if (batch_norm_) batch_norm_->undo_step();
+  }
   Status wait(const Step& step, double seconds, Report& report) override;
   Status update(const Step& step) override;
   std::string parameter_name(std::size_t number) const override;
@@ -90,11 +93,12 @@ class BucketedGradientSync final : public GradientSync {
  private:
   Result<ps::ServerState> collect_state(const std::vector<std::string>& fields) const;
   bool keeps_weights() const { return parts_.kept != nullptr; }  // until update()
+  bool clips() const { return options_.max_grad_norm > 0 && !served_state_ && !network_.is_synthetic; }
   Status fetch(int bucket) const;
   Status copy_weights(int bucket) const;
   std::size_t find_not_finite(int bucket, std::span<const std::byte> values) const;
   std::size_t check_reduced(int bucket) const;
-  Status clip() const;
+  Status measure_norm(const Deadline& deadline);
 
   const RankContext& context_;
   collective::Group& peers_;
@@ -105,6 +109,7 @@ class BucketedGradientSync final : public GradientSync {
   Options options_;
   double update_seconds_ = 0;
   std::size_t own_not_finite_ = 0;  // in this step, as in Report
+  double norm_ = 0;                 // of the whole network's reduced gradient, where it is clipped
   std::optional<nn::BatchNormAverage> batch_norm_;
   std::optional<std::vector<std::string>> served_state_;  // once servers have the weights: an array's field, in order
 };

@@ -21,20 +21,36 @@ void keep_own(nn::NamedTensors& all, const nn::NamedTensors& own, bool of_optimi
 
 }  // namespace
 
-// What each stage's first rank has, put together; complete on rank 0 and nowhere else.
+NetworkState::NetworkState(const Parts& parts) : parts_(parts) {
+  if (parts.layout == nullptr) return;
+  for (int stage = 0; stage < parts.layout->stages(); ++stage)
+    givers_.push_back(parts.layout->list_ranks(stage).front());
+}
+
+Status NetworkState::hand_to(NetworkState& other) const {
+  MOTLEY_TRY(other.parts_.network.stage->load_state(parts_.network.stage->state()));
+  MOTLEY_ASSIGN(const nn::NamedTensors optimizer, parts_.sync.optimizer_state(parts_.context.long_deadline()));
+  return other.parts_.sync.load_optimizer_state(optimizer);
+}
+
+// What those who give it have, put together; complete on rank 0 and nowhere else.
 Result<std::string> NetworkState::collect(std::int64_t step, const std::function<Result<nn::NamedTensors>()>& own) {
   const Deadline deadline = parts_.context.long_deadline();
   const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"step", std::to_string(step)}};
   nn::NamedTensors all;
-  for (int stage = 0; stage < (parts_.layout != nullptr ? parts_.layout->stages() : 1); ++stage) {
-    const int root = parts_.layout != nullptr ? parts_.layout->list_ranks(stage).front() : parts_.context.writer;
+  const auto add = [&](const nn::NamedTensors& tensors) {
+    for (const nn::NamedTensor& tensor : tensors) {
+      if (std::ranges::find(all, tensor.name, &nn::NamedTensor::name) == all.end()) all.push_back(tensor);
+    }
+  };
+  for (const int root : givers_.empty() ? std::vector{parts_.context.writer} : givers_) {
     nn::NamedTensors tensors;
     if (root == parts_.context.rank) {
       MOTLEY_ASSIGN(tensors, own());
       tensors = parts_.sync.without_copies(std::move(tensors));
     }
     if (root == parts_.context.writer) {
-      all.insert(all.end(), tensors.begin(), tensors.end());
+      add(tensors);
       continue;
     }
     std::string text;
@@ -44,7 +60,7 @@ Result<std::string> NetworkState::collect(std::int64_t step, const std::function
     MOTLEY_ASSIGN(text, broadcast_text(parts_.context.group, std::move(text), root, deadline));
     if (parts_.context.writes()) {
       MOTLEY_ASSIGN(const TensorFile part, decode_tensors(text));
-      all.insert(all.end(), part.tensors.begin(), part.tensors.end());
+      add(part.tensors);
     }
   }
   return parts_.context.writes() ? encode_tensors(all, metadata) : std::string();

@@ -1,9 +1,11 @@
 // The state of the network and its optimizer over all ranks: put together on rank 0 for a checkpoint, and taken apart
-// from one. Every stage's first rank gives what the stage has; every rank takes what is its own.
+// from one. One rank of each stage gives what the stage has; every rank takes what is its own.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "motley/train/job/job.h"
 #include "motley/train/loop/parts.h"
@@ -25,7 +27,13 @@ class NetworkState final : public ModelState {
     BucketedGradientSync& sync;
     const StageLayout* layout = nullptr;  // of a planned run
   };
-  explicit NetworkState(const Parts& parts) : parts_(parts) {}
+  explicit NetworkState(const Parts& parts);
+
+  // From now on these ranks give what they have, in place of each stage's first; returns who did before. Of what
+  // several have, one's counts.
+  std::vector<int> collect_from(std::vector<int> ranks) { return std::exchange(givers_, std::move(ranks)); }
+  // What this rank has alone, for one that takes its place.
+  Status hand_to(NetworkState& other) const;
 
   Result<std::string> weights(std::int64_t step) override;
   Result<std::string> optimizer(std::int64_t step) override;
@@ -42,6 +50,7 @@ class NetworkState final : public ModelState {
   Result<std::string> collect(std::int64_t step, const std::function<Result<nn::NamedTensors>()>& own);
 
   const Parts parts_;
+  std::vector<int> givers_;
 };
 
 }  // namespace motley::train

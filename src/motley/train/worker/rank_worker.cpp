@@ -9,7 +9,6 @@
 #include "motley/base/os/file.h"
 #include "motley/base/os/memory.h"
 #include "motley/base/units.h"
-#include "motley/model/profile.h"
 #include "motley/net/derived_session.h"
 #include "motley/nn/optimizer.h"
 #include "motley/nn/runtime.h"
@@ -55,7 +54,7 @@ RankWorker::RankWorker(const Job& job, const RunDirectory& run, const Role& role
       cluster_(std::move(cluster)),
       sync_options_(make_server_options(job)),
       emulation_(list_names(cluster_), available_cores(), !is_synthetic(job)) {
-  if (plan) layout_.emplace(std::move(*plan));
+  if (plan) layout_ = std::make_unique<StageLayout>(std::move(*plan));
 }
 
 // Other launchers end a job themselves where a process dies.
@@ -74,7 +73,7 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
   MOTLEY_TRY(joined);
   Status done = [&]() -> Status {
     MOTLEY_TRY(open_data());
-    MOTLEY_TRY(build());
+    if (!waits_for_stage()) MOTLEY_TRY(build());
     MOTLEY_TRY(start(resume));
     MOTLEY_TRY(open_outputs());
     MOTLEY_TRY(watch_speeds());
@@ -196,8 +195,8 @@ Status RankWorker::explain(Status loaded, bool resume) const {
               changed, loaded.error().message);
 }
 
-RunState RankWorker::state() {
-  return {progress_, *replica_->plan, data_.audit(), *replica_->state};
+RunState RankWorker::run_state(Replica& replica) {
+  return {progress_, *replica.plan, data_.audit(), *replica.state};
 }
 
 // Every rank starts from rank 0's state: the newest checkpoint, or the initial weights.
@@ -218,7 +217,7 @@ Status RankWorker::start(bool resume) {
 
 Status RankWorker::restore(Checkpoint start, bool resume) {
   const auto explained = [&](Status loaded) { return explain(std::move(loaded), resume); };
-  MOTLEY_ASSIGN(const bool restored, checkpoints_->restore(std::move(start), state(), explained));
+  MOTLEY_ASSIGN(const bool restored, checkpoints_->restore(std::move(start), run_state(*replica_), explained));
   if (!restored && writes() && plans_ == 0) {
     spdlog::info("the plan, the workers or the batch have changed: shares start afresh");
   }
@@ -229,13 +228,14 @@ Status RankWorker::restore(Checkpoint start, bool resume) {
 }
 
 Status RankWorker::open_outputs() {
+  MOTLEY_ASSIGN(const nn::Loss loss, nn::parse_loss(job_.training.loss));
   reporter_.emplace(Reporter::Options{.steps = data_.steps(),
-                                      .has_accuracy = replica_->network.metric == nn::Metric::kAccuracy,
-                                      .is_async = replica_->sync->is_async(),
+                                      .has_accuracy = nn::default_metrics(loss).front() == nn::Metric::kAccuracy,
+                                      .is_async = replica_ && replica_->sync->is_async(),
                                       .has_remote_data = !job_.data.server.empty(),
                                       .has_served_table = has_served_table(job_),
                                       .is_elastic = is_elastic()});
-  reporter_->follow(*replica_->plan);
+  if (replica_) reporter_->follow(*replica_->plan);
   checkpoints_->start_clock(reporter_->started());
   mover_.emplace(*context_, *this, *reporter_, run_.folder());
   if (!writes()) {
@@ -304,44 +304,28 @@ Status RankWorker::describe_run() {
   return {};
 }
 
-// Rank 0 watches whether the workers are as fast as the plan's profile says. Rows and weights that servers keep stay
-// where they are: such runs keep their plan, as do those whose shares are fixed.
-Status RankWorker::watch_speeds() {
-  const std::string& file = job_.execution.profile.empty() ? job_.execution.emulation : job_.execution.profile;
-  const bool may_move =
-      layout_ && job_.execution.replan && job_.batch_split.mode != "fixed" && role_.size > 1 && !file.empty();
-  if (!writes() || !may_move || job_.gradient_sync.method == "parameter-server" || has_served_table(job_)) {
-    return {};
-  }
-  MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(file));
-  cluster::Cluster devices = cluster_;
-  const std::filesystem::path kept = run_.folder() / "cluster.yaml";  // what plan: auto has planned for
-  if (devices.device_types.empty() && std::filesystem::exists(kept)) {
-    MOTLEY_ASSIGN(devices, cluster::read_cluster(kept));
-  }
-  auto replanner = Replanner::create(profile, devices, *layout_);
-  if (!replanner && !job_.execution.profile.empty()) {
-    return fail(replanner.error().within(file));
-  }
-  if (!replanner) {
-    spdlog::warn("the run keeps its plan whatever its workers' speeds: {}: {}", file, replanner.error().message);
-    return {};
-  }
-  mover_->watch(std::move(*replanner));
-  return {};
-}
-
 // The loop's parts, of which those of the replica change where the run moves to another plan.
 void RankWorker::connect_loop() {
-  Replica& own = *replica_;
-  loop_parts_ = {&*own.plan,     own.runner.get(), own.work_queue.get(),
-                 own.sync.get(), &*own.evaluator,  &*own.state,
-                 &data_.audit(), &emulation_,      &*reporter_,
-                 &*checkpoints_, &*mover_,         is_elastic() ? &*elastic_ : nullptr};
+  loop_parts_ = {.audit = &data_.audit(),
+                 .emulation = &emulation_,
+                 .reporter = &*reporter_,
+                 .checkpoints = &*checkpoints_,
+                 .mover = &*mover_,
+                 .elastic = elastic_ ? &*elastic_ : nullptr,
+                 .stages = elastic_ && layout_ ? this : nullptr};
+  if (replica_) {
+    Replica& own = *replica_;
+    loop_parts_.plan = &*own.plan;
+    loop_parts_.runner = own.runner.get();
+    loop_parts_.work_queue = own.work_queue.get();
+    loop_parts_.sync = own.sync.get();
+    loop_parts_.evaluator = &*own.evaluator;
+    loop_parts_.model = &*own.state;
+  }
   if (elastic_) {
-    elastic_->connect({.context = &*context_, .sync = own.sync.get(), .take_over = [this](std::int64_t step) {
-                         return take_over_files(step);
-                       }});
+    elastic_->connect({.context = &*context_,
+                       .sync = replica_ ? replica_->sync.get() : nullptr,
+                       .take_over = [this](std::int64_t step) { return take_over_files(step); }});
   }
 }
 
@@ -364,38 +348,8 @@ Status RankWorker::loop() {
   options.is_asked_to_leave = [] { return leave_requested != 0; };
   connect_loop();
   Status done = TrainingLoop(std::move(options), *context_, loop_parts_, progress_).run();
-  if (is_elastic()) spdlog::info("this worker has computed {} samples", replica_->computation->samples());
+  if (is_elastic() && !layout_) spdlog::info("this worker has computed {} samples", replica_->computation->samples());
   return done;
-}
-
-// Whether the plan gives every stage workers that may take its samples (min_samples, max_samples), and no tensor to
-// several stages that must be in one.
-bool RankWorker::may_follow(const Replanner::Move& move) const {
-  auto partition = make_split_options(job_, cluster_, false);
-  StageLayout layout(move.plan, move.ranks);
-  const auto shares = partition ? StageSplit::create(layout, *partition) : fail(partition.error());
-  const auto tied = tied_parameters(layout, replica_->network.shared);
-  if (!shares || !tied) {
-    spdlog::info("the plan stays: of the best one for the workers as they are, {}",
-                 (shares ? tied.error() : shares.error()).message);
-  }
-  return shares && tied;
-}
-
-// What a checkpoint would hold goes through rank 0 to everybody, as on a resume.
-Result<const StageLayout*> RankWorker::follow(planning::Plan plan, std::vector<int> ranks) {
-  MOTLEY_ASSIGN(Checkpoint now, checkpoints_->gather(state()));
-  const std::int64_t saved_step = progress_.saved_step;
-  MOTLEY_TRY(group_->barrier(context_->step_deadline()));  // nobody needs the old stages any more
-  replica_.reset();
-  ++plans_;
-  layout_.emplace(std::move(plan), std::move(ranks));
-  MOTLEY_TRY(build());
-  MOTLEY_TRY(restore(std::move(now), true));
-  progress_.saved_step = saved_step;
-  connect_loop();
-  reporter_->follow(*replica_->plan);
-  return &*layout_;
 }
 
 // An emulated worker is as slow as its deadlines say only while this machine is not too busy to meet them.

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "motley/cluster/cluster.h"
+#include "motley/model/profile.h"
 #include "motley/net/secret.h"
 #include "motley/net/session.h"
 #include "motley/ps/service/service.h"
@@ -42,7 +43,7 @@ struct Replica {
   std::optional<NetworkState> state;
 };
 
-class RankWorker final : public PlanFollower {
+class RankWorker final : public PlanFollower, public ElasticStages {
  public:
   // All that is referred to must outlive this object.
   RankWorker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster,
@@ -54,11 +55,17 @@ class RankWorker final : public PlanFollower {
   bool may_follow(const Replanner::Move& move) const override;
   Result<const StageLayout*> follow(planning::Plan plan, std::vector<int> ranks) override;
 
+  Result<bool> lay_out(bool has_state) override;
+  Status rebuild(bool goes_back) override;
+  std::string take_news() override;
+
  private:
   bool is_elastic() const;
+  // A newcomer has no stage until the others have made a place for it.
+  bool waits_for_stage() const { return role_.is_newcomer && layout_ != nullptr && replica_ == nullptr; }
   net::Session& peers() {
-    if (role_.is_newcomer) return elastic_->alone();
-    return replica_->stage_session ? *replica_->stage_session : *session_;
+    if (replica_->stage_session) return *replica_->stage_session;
+    return role_.is_newcomer ? elastic_->alone() : *session_;
   }
   collective::Group& peer_group() const { return replica_->stage_group ? *replica_->stage_group : *group_; }
   const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
@@ -79,7 +86,10 @@ class RankWorker final : public PlanFollower {
   Result<std::optional<PipelineRunner::Emulation>> emulate_stage() const;
   void build_runners(std::optional<PipelineRunner::Emulation> emulation);
 
-  RunState state();
+  // Of an elastic run with a plan.
+  Status take_state(Replica* before, bool goes_back);
+
+  RunState run_state(Replica& replica);
   Status start(bool resume);
   Status restore(Checkpoint start, bool resume);
   Status explain(Status loaded, bool resume) const;
@@ -87,6 +97,13 @@ class RankWorker final : public PlanFollower {
   Status write_facts() const;
   Status describe_run();
   Status watch_speeds();
+  struct Speeds {
+    std::string file;
+    model::Profile profile;
+    cluster::Cluster devices;
+  };
+  Result<std::optional<Speeds>> read_speeds() const;
+  StageLayout improve(StageLayout layout) const;
   void connect_loop();
   Status loop();
   Status report_lateness();
@@ -108,8 +125,10 @@ class RankWorker final : public PlanFollower {
   std::optional<RankContext> context_;
   EmulationWatch emulation_;
 
-  std::optional<StageLayout> layout_;  // of a planned run: who computes what
-  int plans_ = 0;                      // that the run has followed before the present one
+  std::unique_ptr<StageLayout> layout_;  // of a planned run: who computes what
+  std::optional<NextStages> next_stages_;
+  std::vector<std::string> stage_news_;
+  int plans_ = 0;  // that the run has followed before the present one
   std::unique_ptr<Replica> replica_;
   RunProgress progress_;
   std::optional<Checkpoints> checkpoints_;

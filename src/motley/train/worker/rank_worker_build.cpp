@@ -15,7 +15,8 @@
 namespace motley::train {
 namespace {
 
-constexpr std::uint16_t kAloneNumber = 0xffff;  // of a session of this rank alone; stages count from 1
+constexpr std::uint16_t kAloneNumber = 0xffff;    // of a session of this rank alone; stages count from 1
+constexpr std::uint16_t kElasticStages = 0x8000;  // where numbers from 1 are those of epochs, stages count from here
 
 // "cpu", "cuda" or "cuda:N" for a rank; ranks of one host that only say "cuda" get a device each.
 std::string find_device(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {
@@ -50,14 +51,14 @@ Status RankWorker::build() {
   MOTLEY_TRY(build_plan());
   build_runners(std::move(emulation));
   replica_->state.emplace(NetworkState::Parts{*context_, job_, peers(), replica_->network, *replica_->tensors,
-                                              *replica_->sync, layout_ ? &*layout_ : nullptr});
+                                              *replica_->sync, layout_.get()});
   return {};
 }
 
 Status RankWorker::join_stage() {
   const int stage = layout_->find_stage(role_.rank);
   // No two parts of a run's session have one number; a plan has no more stages than there are ranks.
-  const int number = 1 + plans_ * role_.size + stage;
+  const int number = elastic_ ? kElasticStages + stage : 1 + plans_ * role_.size + stage;
   if (number >= kAloneNumber - plans_) {
     return fail(ErrorCode::kUnavailable, "the run has followed {} plans, more than it can tell apart", plans_);
   }
@@ -146,7 +147,7 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
   if (elastic_) elastic_->use(options);
-  if (role_.is_newcomer) options.method = collective::Method::kAuto;  // until it has entered
+  if (role_.is_newcomer && !layout_) options.method = collective::Method::kAuto;  // until it has entered
   MOTLEY_ASSIGN(parts.method, train::make_reducer(replica_->alone ? *replica_->alone : peers(), options));
   if (elastic_) {
     auto kept = std::make_unique<collective::KeptGradients>(std::move(parts.method.reducer));
@@ -165,7 +166,7 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
                                              BucketedGradientSync::Options{.max_grad_norm = job_.max_grad_norm,
                                                                            .replicas = peers().membership().size(),
                                                                            .replica = peers().membership().rank,
-                                                                           .is_planned = layout_.has_value()});
+                                                                           .is_planned = layout_ != nullptr});
   return is_elastic() ? replica_->sync->bind_results() : Status();
 }
 
@@ -251,7 +252,7 @@ Status RankWorker::build_plan() {
   const data::LedgerState fresh{static_cast<std::uint64_t>(job_.seed), 0, 0, data_.train().size()};
   const std::string& mode = job_.batch_split.mode;
   BatchPlanOptions options{mode == "replay" ? 0 : job_.baseline.every, job_.baseline.steps, mode};
-  auto plan = BatchPlan::create(std::move(options), split, fresh, layout_ ? &*layout_ : nullptr);
+  auto plan = BatchPlan::create(std::move(options), split, fresh, layout_.get());
   if (!plan) {
     return fail(layout_ ? plan.error().within(job_.execution.plan) : plan.error());
   }
