@@ -25,6 +25,7 @@ struct NextStages {
   std::vector<double> held;
   std::vector<int> givers = {};  // ranks that have all layers' state together; none: some layers' is nowhere
 
+  bool has_state(int rank) const { return held[2 * static_cast<std::size_t>(rank) + 1] > 0; }
   // Whether any rank is to compute other layers than those of which it has the state.
   bool some_move(std::span<const int> present) const;
 };

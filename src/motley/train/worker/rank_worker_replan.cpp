@@ -131,6 +131,8 @@ Status RankWorker::take_state(Replica* before, bool goes_back) {
   MOTLEY_TRY(build());
   Replica& from = before != nullptr ? *before : *replica_;
   const std::int64_t saved_step = progress_.saved_step;
+  // Who has audited the step has other counts than who has yet to.
+  const SampleAudit audit = data_.audit();
   Checkpoint start;
   if (goes_back) {
     // Between machines the last one may be in the folder of a rank that was lost, where --resume goes on from it.
@@ -151,6 +153,7 @@ Status RankWorker::take_state(Replica* before, bool goes_back) {
   }
   MOTLEY_TRY(restore(std::move(start), false));
   if (!goes_back) progress_.saved_step = saved_step;
+  if (!goes_back && next_stages_->has_state(role_.rank)) data_.audit() = audit;
   return group_->barrier(context_->step_deadline());
 }
 
