@@ -129,9 +129,8 @@ class DirectChannel {
   // Every job has one message from and one to every peer, in the order of the jobs.
   bool has_all(const Job& job) const {
     return std::ranges::all_of(peers_, [&](const auto& peer) {
-      return !peer ||
-             (started_ - peer->pending_receives() >= job.number &&
-              MOTLEY_GUARD("planted-own-message-gone", started_ - peer->pending_sends() >= job.number));
+      return !peer || (started_ - peer->pending_receives() >= job.number &&
+                       MOTLEY_GUARD("planted-own-message-gone", started_ - peer->pending_sends() >= job.number));
     });
   }
 

@@ -54,9 +54,8 @@ void Roster::follow_members(double now, Actions& actions) {
     const auto has_not = [&](int rank) { return is_member(rank) && is_there(rank) && !by.contains(rank); };
     if (!std::ranges::binary_search(epoch.members, self_)) return true;
     const double since = std::ranges::min(std::views::values(by));
-    const bool is_sure =
-        MOTLEY_GUARD("planted-newcomer-is-sure",
-                     now >= since + options_.retry_seconds || std::ranges::none_of(epoch.members, has_not));
+    const bool is_sure = MOTLEY_GUARD("planted-newcomer-is-sure", now >= since + options_.retry_seconds ||
+                                                                      std::ranges::none_of(epoch.members, has_not));
     return is_sure && std::ranges::any_of(std::views::keys(by), is_there);
   };
   while (!is_member(self_)) {

@@ -104,6 +104,11 @@ Error WatchedSession::final_failure() const {
   return error;
 }
 
+// Whether nobody will answer any more where this rank waits for that one.
+bool WatchedSession::is_in_vain(int peer) const {
+  return health_.failed() || peers_.has_left(peer);
+}
+
 std::optional<Error> WatchedSession::find_left() const {
   for (int rank = 0; rank < membership_.size(); ++rank) {
     if (peers_.has_left(rank))
@@ -232,9 +237,10 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint3
                       peer});
   };
   if (membership_.rank < peer) {
-    auto arrival = arrivals_.take({epoch_, peer, purpose}, deadline, [this] { return health_.failed(); });
+    auto arrival = arrivals_.take({epoch_, peer, purpose}, deadline, [&] { return is_in_vain(peer); });
     if (arrival) return arrival;
     if (health_.failed()) return fail(health_.failure());
+    if (const auto left = find_left()) return fail(*left);
     return timed_out("");
   }
 
@@ -258,8 +264,8 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect_to(int peer, std::ui
   own.identity.epoch = epoch;
   auto host = connect_and_authenticate(
       {member.address, member.port}, secret_, own, check, options_.encryption, deadline,
-      [this] { return health_.failed(); },
-      [this](const Error& error) { return health_.failed() || error.code == ErrorCode::kRefused; });
+      [&] { return is_in_vain(peer); },
+      [&](const Error& error) { return is_in_vain(peer) || error.code == ErrorCode::kRefused; });
   if (host) {
     Identity identity = host->claim.identity;
     identity.purpose = purpose;
@@ -267,6 +273,7 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect_to(int peer, std::ui
     return std::make_unique<Connection>(std::move(host->channel), std::move(identity), has_checksums(member));
   }
   if (health_.failed()) return fail(health_.failure());
+  if (peers_.has_left(peer)) return fail(*find_left());
   if (host.error().code != ErrorCode::kRefused) return fail(Error{ErrorCode::kTimeout, host.error().message, peer});
   const Error refused{ErrorCode::kRefused, host.error().message, peer};
   // The peer may be in an epoch that this rank is about to learn of.
@@ -449,16 +456,15 @@ Status WatchedSession::receive_newcomer(int rank, const Message& message) {
 }
 
 void WatchedSession::lose(int rank, const std::string& how) {
-  controls_[static_cast<std::size_t>(rank)].reset();
   const bool left = (membership_.rank > rank && announced_leave_) || peers_.has_left(rank);
+  // Before it can see that its connection is closed: it would take this rank for lost, and kill it.
+  if (!left && members_ && members_->is_member(rank) && members_->is_member(membership_.rank)) members_->kill(rank);
+  controls_[static_cast<std::size_t>(rank)].reset();
   if (left) return;
   if (members_ && !members_->is_member(rank)) return members_->forget(rank);
   const Error error{ErrorCode::kPeerLost, fmt::format("rank {} {}; last seen: {}", rank, how, last_seen(rank)), rank};
   if (!members_) return consider({membership_.rank, error}, true);
-  if (members_->is_member(membership_.rank)) {
-    members_->kill(rank);
-    health_.break_off(error, false);
-  }
+  if (members_->is_member(membership_.rank)) health_.break_off(error, false);
   apply(members_->roster().lose(rank, monotonic_seconds()));
 }
 

@@ -93,6 +93,7 @@ class WatchedSession final : public Session {
   Status judge_peer(const Claim& peer) const;
   bool has_checksums(const Member& peer) const;
   Error final_failure() const;
+  bool is_in_vain(int peer) const;
   std::optional<Error> find_left() const;
   Result<std::unique_ptr<Connection>> connect_to(int peer, std::uint32_t purpose, const Deadline& deadline);
   // Of a newcomer.
