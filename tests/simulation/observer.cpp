@@ -241,7 +241,8 @@ void Observer::finish(int rank, const Status& done, std::int64_t step) {
     return;
   }
   const Error& error = done.error();
-  if (error.code == ErrorCode::kUnavailable && error.rank >= 0) {
+  const bool is_member = !epochs_.empty() && std::ranges::binary_search(epochs_.rbegin()->second.ranks, rank);
+  if (error.code == ErrorCode::kUnavailable && error.rank >= 0 && is_member) {
     violate(fmt::format("rank {} has left before rank {} had done all", error.rank, rank));
   }
   check_ending(fmt::format("rank {}", rank), error);
