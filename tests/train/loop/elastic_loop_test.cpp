@@ -287,17 +287,7 @@ TEST_F(ElasticLoop, WhoeverJoinsWhereverTheResultIsThatOfOneRank) {
   for (std::uint32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
-    std::vector<Hub::End> ends;
-    std::vector<int> ranks = {0, 1, 2, 3};
-    std::ranges::shuffle(ranks, random);
-    ranks.resize(1 + random() % 3);  // one rank stays
-    std::vector<int> replacements(kRanks);
-    for (const int rank : ranks) {
-      replacements[static_cast<std::size_t>(rank)] = static_cast<int>(random() % 3);
-      const int first = static_cast<int>(random() % 24);
-      ends.push_back({rank, first, random() % 2 == 0});
-      ends.push_back({rank, first + 1 + static_cast<int>(random() % 16), random() % 2 == 0});
-    }
+    const auto [ranks, replacements, ends] = draw_losses(random, kRanks, 24, 16);
     Hub hub(seed, ends);
     const TemporaryFolder folder("/dev/shm");  // hundreds of them
     const Outcome outcome = run_ranks(hub, folder.path, 1, seed, replacements);

@@ -339,17 +339,7 @@ TEST(ElasticStages, WhoeverEndsOrJoinsWhereverTheResultIsThatOfOneRank) {
   for (std::uint32_t seed = 1; seed <= 500; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
-    std::vector<Hub::End> ends;
-    std::vector<int> victims = {0, 1, 2, 3};
-    std::ranges::shuffle(victims, random);
-    victims.resize(1 + random() % 3);  // one rank stays
-    std::vector<int> replacements(kRanks);
-    for (const int rank : victims) {
-      replacements[static_cast<std::size_t>(rank)] = static_cast<int>(random() % 3);
-      const int first = static_cast<int>(random() % 40);
-      ends.push_back({rank, first, random() % 2 == 0});
-      ends.push_back({rank, first + 1 + static_cast<int>(random() % 20), random() % 2 == 0});
-    }
+    const auto [victims, replacements, ends] = draw_losses(random, kRanks, 40, 20);
     Hub hub(seed, ends);
     const TemporaryFolder folder("/dev/shm");  // hundreds of them
     std::vector<std::unique_ptr<StageRank>> ranks;
@@ -360,7 +350,7 @@ TEST(ElasticStages, WhoeverEndsOrJoinsWhereverTheResultIsThatOfOneRank) {
     {
       std::vector<std::jthread> threads;
       for (int rank = 0; rank < kRanks; ++rank) {
-        threads.emplace_back([&, rank] {
+        threads.emplace_back([&, rank, &replacements = replacements] {
           const auto own = static_cast<std::size_t>(rank);
           done[own] = ranks[own]->run();
           for (int i = 0; i < replacements[own] && hub.is_dead(rank); ++i) {

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <set>
 #include <vector>
@@ -200,6 +202,29 @@ class HubGroup final : public collective::Group {
 
 inline double gradient_at(std::uint32_t sample) {
   return static_cast<double>(mix({sample}) >> 40);
+}
+
+// Ranks that end, up to twice, and how many of each are to take its place then. One rank of all stays.
+struct Losses {
+  std::vector<int> victims;
+  std::vector<int> replacements;  // by rank
+  std::vector<Hub::End> ends;
+};
+// Each victim ends at one of its first operations, so many at most, and its replacement within so many after that.
+inline Losses draw_losses(std::mt19937& random, int ranks, unsigned first_operations, unsigned later_operations) {
+  Losses losses{.victims = std::vector<int>(static_cast<std::size_t>(ranks)),
+                .replacements = std::vector<int>(static_cast<std::size_t>(ranks)),
+                .ends = {}};
+  std::iota(losses.victims.begin(), losses.victims.end(), 0);
+  std::ranges::shuffle(losses.victims, random);
+  losses.victims.resize(1 + random() % static_cast<unsigned>(ranks - 1));
+  for (const int rank : losses.victims) {
+    losses.replacements[static_cast<std::size_t>(rank)] = static_cast<int>(random() % 3);
+    const int first = static_cast<int>(random() % first_operations);
+    losses.ends.push_back({rank, first, random() % 2 == 0});
+    losses.ends.push_back({rank, first + 1 + static_cast<int>(random() % later_operations), random() % 2 == 0});
+  }
+  return losses;
 }
 
 }  // namespace motley::train

@@ -142,7 +142,8 @@ Status Regrouping::tell(double begin) {
   };
   if (!servers.empty()) MOTLEY_TRY(say("server-lost", servers));
   if (news.empty()) return {};
-  const char* kind = !lost.empty() ? "lost" : !left.empty() ? "left" : !joined.empty() ? "joined" : "lost";
+  const bool is_lost = !lost.empty() || (left.empty() && joined.empty());
+  const char* kind = is_lost ? "lost" : !left.empty() ? "left" : "joined";
   return say(kind, fmt::format("{}", fmt::join(news, ", ")));
 }
 
