@@ -1,7 +1,7 @@
 // An elastic job at its servers: ranks end at any moment of a step, or are cut off and go on without knowing it, others
 // come, and those who are there begin another epoch. Whatever was under way, each step is taken once and with the
 // gradient of all its samples, as by one worker.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <atomic>
@@ -128,6 +128,7 @@ struct Case {
   const char* name;
   bool shares_memory;
   int servers;
+  bool have_racks = false;  // a server in each
 };
 
 class ElasticServer : public ::testing::TestWithParam<Case> {
@@ -169,11 +170,12 @@ void expect_weights(ServerReducer& reducer, std::uint64_t step) {
 
 INSTANTIATE_TEST_SUITE_P(Dense, ElasticServer,
                          ::testing::Values(Case{"memory", true, 1}, Case{"channels", false, 1},
-                                           Case{"channels_of_two_servers", false, 2}),
+                                           Case{"channels_of_two_servers", false, 2}, Case{"racks", false, 3, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // In each epoch some steps are done, and then one rank ends in the middle of another one: before any of its operations.
-// Where it has the whole step, the others may know that all have it, or not.
+// Where it has the whole step, the others may know that all have it, or not. Racks have other ranks in each epoch, and
+// some of them none.
 TEST_P(ElasticServer, WhoeverEndsWhereverTheResultIsThatOfOneWorker) {
   std::mt19937 random(7);
   constexpr int kOperations = 2 * Member::kBuckets + 1;
@@ -186,7 +188,10 @@ TEST_P(ElasticServer, WhoeverEndsWhereverTheResultIsThatOfOneWorker) {
     const bool is_known = random() % 2 == 0;
     const std::uint64_t whole = random() % 3;
     Hub hub(collective::unique_session());
-    const ServerOptions options = next_epoch(done);
+    ServerOptions options = next_epoch(done);
+    for (int rank = 0; rank < size && GetParam().have_racks; ++rank) {
+      options.rank_racks.push_back(static_cast<int>(random() % options.servers.size()));
+    }
     std::barrier all(size);
     std::atomic<int> reduced = 0;
     std::vector<std::thread> threads;
@@ -233,7 +238,11 @@ TEST_P(ElasticServer, WhoeverEndsWhereverTheResultIsThatOfOneWorker) {
 // One that was cut off goes on with its step after the others have begun another epoch.
 TEST_P(ElasticServer, WhatComesFromAnEpochThatIsOverCountsForNothing) {
   Hub before(collective::unique_session()), after(collective::unique_session());
-  const ServerOptions first = next_epoch(0), second = next_epoch(1);
+  ServerOptions first = next_epoch(0), second = next_epoch(1);
+  if (GetParam().have_racks) {
+    first.rank_racks = {1, 1, 0};
+    second.rank_racks = {1, 1};
+  }
   std::barrier began(3), went_on(3), ended(3);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {
@@ -345,6 +354,78 @@ TEST(ElasticServers, WhicheverIsLostTheNextOneHasItsState) {
           member->reducer().commit();
         }
         expect_weights(member->reducer(), 4);
+        all.arrive_and_wait();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// The server of a rack is lost in the middle of a step, be it of one without ranks. Another one in its place gets its
+// part of the state from the ranks, and the others keep what they have.
+TEST(ElasticServers, AnotherOneInTheRackOfALostOneGetsItsPartAlone) {
+  for (const auto& [racks, lost, gets_moments] :
+       {std::tuple(std::vector{0, 1, 1}, 0U, true), std::tuple(std::vector{0, 1, 1}, 1U, true),
+        std::tuple(std::vector{1, 0, 1}, 1U, false), std::tuple(std::vector{1, 1, 1}, 0U, true)}) {
+    SCOPED_TRACE(fmt::format("[{}] without {}", fmt::join(racks, ", "), lost));
+    std::vector<std::unique_ptr<Service>> services;
+    ServerOptions options;
+    options.method = collective::Method::kParameterServer;
+    options.update = {.rule = UpdateRule::kMomentum, .momentum = kMomentum};
+    options.elastic = ElasticJob{.session = collective::unique_session()};
+    options.rank_racks = racks;
+    for (int i = 0; i < 2; ++i) {
+      services.push_back(Service::start({.cores = 1 + i}, token()).value());
+      options.servers.push_back({services.back()->endpoint(), token()});
+    }
+    Hub before(collective::unique_session()), after(collective::unique_session());
+    std::barrier all(3);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank, lost = lost, gets_moments = gets_moments] {
+        std::optional<Member> member(std::in_place, before, rank, 3, options);
+        ASSERT_TRUE(member->join(true));
+        ASSERT_TRUE(member->take_step(1));
+        member->reducer().commit();
+        auto state = member->reducer().save(Deadline::after(30));
+        ASSERT_TRUE(state) << state.error().message;
+        Status taken = member->start(2, 0);
+        all.arrive_and_wait();
+        if (rank == 0) services[lost].reset();
+        for (int bucket = 1; bucket < Member::kBuckets && taken; ++bucket) taken = member->start(2, bucket);
+        for (int bucket = 0; bucket < Member::kBuckets && taken; ++bucket) taken = member->wait(bucket);
+        ASSERT_FALSE(taken);
+        EXPECT_EQ(taken.error().code, ErrorCode::kServerLost) << taken.error().message;
+        all.arrive_and_wait();
+        member->end();
+        if (rank == 0) {
+          services[lost] =
+              Service::start({.listen = options.servers[lost].endpoint, .cores = 1 + static_cast<int>(lost)}, token())
+                  .value();
+        }
+        ServerOptions next = options;
+        next.elastic->epoch = 2;
+        next.elastic->updates = 1;
+        member.emplace(after, rank, 3, next);
+        const Status again = member->join(false);
+        ASSERT_TRUE(again) << again.error().message;
+        EXPECT_THAT(member->reducer().list_servers_without_state(),
+                    ::testing::ElementsAre("server at " + net::to_string(options.servers[lost].endpoint)));
+        if (!gets_moments) state->optimizer.clear();
+        ASSERT_TRUE(member->reducer().load(*state, Deadline::after(30)));
+        ASSERT_TRUE(member->take_step(2));
+        member->reducer().commit();
+        if (gets_moments) {
+          expect_weights(member->reducer(), 2);
+        } else {
+          const std::span<const float> held = member->reducer().weights(1);
+          const Values expected = expected_weights(2);
+          std::size_t right = 0;
+          for (std::size_t e = 0; e < held.size(); ++e) right += std::fabs(held[e] - expected[1][e]) < 2e-6 ? 1 : 0;
+          EXPECT_GT(right, held.size() / 8);
+          EXPECT_LT(right, held.size() * 7 / 8);
+        }
         all.arrive_and_wait();
       });
     }

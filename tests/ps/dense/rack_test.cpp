@@ -471,13 +471,16 @@ TEST(Shards, FollowTheSpeedsOfServers) {
   }
 }
 
-TEST(RackPlan, NumbersRacksByTheirFirstRanks) {
+TEST(RackPlan, ListsRacksByTheirLowestRanks) {
   const std::vector<std::string> servers = {"a:1", "b:2", "c:3"};
   const auto plan = make_rack_plan(servers, std::vector<int>{2, 0, 2, 1, 0}, 5);
   ASSERT_TRUE(plan) << plan.error().message;
-  EXPECT_THAT(plan->rank_racks, ElementsAre(0, 1, 0, 2, 1));
-  EXPECT_THAT(plan->servers, ElementsAre("c:3", "a:1", "b:2"));
-  EXPECT_THAT(plan->list_ranks(1), ElementsAre(1, 4));
+  EXPECT_THAT(plan->list_racks(), ElementsAre(2, 0, 1));
+  EXPECT_THAT(plan->list_ranks(0), ElementsAre(1, 4));
+  const auto with_empty = make_rack_plan(servers, std::vector<int>{2, 0, 2}, 3, true);
+  ASSERT_TRUE(with_empty) << with_empty.error().message;
+  EXPECT_THAT(with_empty->list_racks(), ElementsAre(2, 0));
+  EXPECT_EQ(with_empty->racks(), 3);
 }
 
 TEST(RackPlan, SaysWhatIsWrong) {
@@ -503,6 +506,13 @@ TEST(RackPlan, TravelsWithTheJob) {
   EXPECT_EQ(read->racks, join.racks);
   EXPECT_DOUBLE_EQ(read->racks.seconds, 2.5);
   join.size = 4;  // a rank without a rack
+  EXPECT_FALSE(decode_server_join(encode(join)));
+  join.size = 3;
+  join.racks.rank_racks = {1, 1, 1};  // a rack without a rank
+  EXPECT_FALSE(decode_server_join(encode(join)));
+  join.elastic.kept_seconds = 1;
+  EXPECT_TRUE(decode_server_join(encode(join)));
+  join.elastic.keeper = "c:3";
   EXPECT_FALSE(decode_server_join(encode(join)));
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_FALSE(decode_server_join(std::span(bytes).first(length))) << length;

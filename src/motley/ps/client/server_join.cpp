@@ -36,10 +36,9 @@ Status check_options(const ServerOptions& options, const collective::Layout& lay
         "float32, bfloat16 and float16",
         to_string(wire));
   }
-  if (options.elastic && (options.staleness || !options.rank_racks.empty() || wire.lossy())) {
+  if (options.elastic && (options.staleness || wire.lossy())) {
     return fail(ErrorCode::kInvalidInput,
-                "ranks that come and go need a parameter server without racks, all ranks at the same step, and "
-                "float32, bfloat16 or float16 on the wire");
+                "ranks that come and go need all ranks at the same step, and float32, bfloat16 or float16 on the wire");
   }
   if (wire.type == collective::WireType::kTopK && !(wire.density > 0 && wire.density <= collective::kLargestDensity)) {
     return fail(ErrorCode::kInvalidInput, "gradient_sync.top_k: {}; accepted: above 0, at most {}", wire.density,
@@ -61,7 +60,7 @@ Result<RackPlan> plan_racks(const ServerOptions& options, int size) {
   }
   std::vector<std::string> names;
   for (const ServerAddress& address : options.servers) names.push_back(net::to_string(address.endpoint));
-  return make_rack_plan(names, options.rank_racks, size);
+  return make_rack_plan(names, options.rank_racks, size, options.elastic.has_value());
 }
 
 }  // namespace
@@ -171,7 +170,7 @@ Status ControlConnections::ask_whether_there() {
 }
 
 Status ControlConnections::note_silent(Status asked) {
-  if (!asked && watch_.silent()) servers_[*watch_.silent()].is_lost = true;
+  if (!asked && watch_.silent() && *watch_.silent() < servers_.size()) servers_[*watch_.silent()].is_lost = true;
   return asked;
 }
 
@@ -294,6 +293,10 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
     MOTLEY_ASSIGN(const ServerJoined answer, decode_server_joined(message.payload));
     joined.may_spin = answer.may_spin;
     server.has_state = answer.has_state;
+    if (racks.empty() && !server.has_state) joined.without_state.push_back(server.name);
+    for (const int rack : answer.racks_without_state) {
+      if (rack < racks.racks()) joined.without_state.push_back(describe_server(options.servers[rack]));
+    }
     if (!racks.empty()) {  // then the server knows better which cores there are
       if (answer.cores < 1 || answer.cores > server.cores) {
         return fail(ErrorCode::kCorrupt, "{}: it uses {} of its {} cores", server.name, answer.cores, server.cores);
@@ -310,6 +313,10 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
       joined.region =
           ServerRegion(joined.of_server->data(), join.bucket_elements, server.cores, join.size, join.is_async);
     }
+  }
+  // Until here the rack's server has waited for them itself.
+  for (int rack = 0; rack < racks.racks(); ++rack) {
+    if (racks.list_ranks(rack).empty()) controls.watch(options.servers[rack]);
   }
   if (in_memory && join.wire.type != collective::WireType::kNative && membership.rank == 0) {
     spdlog::info(

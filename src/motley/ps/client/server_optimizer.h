@@ -55,7 +55,7 @@ class ServerOptimizer {
   // updates; the optimizer's state is taken from rank 0.
   virtual Status load(const ServerState& state, const Deadline& deadline) = 0;
   // Between this rank's wait() for the last bucket of a step and its next start(). Rank 0 only where ranks may be at
-  // different steps, or racks have servers of their own.
+  // different steps.
   virtual Result<ServerState> save(const Deadline& deadline) = 0;
 };
 

@@ -49,6 +49,8 @@ class ControlConnections {
 
   // Once. Every server says what it is, but for the one that is known to be lost.
   Status connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline);
+  // Also asks, whenever it asks, whether this one is there, which only other servers use.
+  void watch(const ServerAddress& address) { watch_.add(address); }
   std::vector<Server>& servers() { return servers_; }
   const std::vector<Server>& servers() const { return servers_; }
 
@@ -91,7 +93,8 @@ class ControlConnections {
 
 struct Joined {
   DividedModel model;
-  bool may_spin = false;  // every thread has a core
+  bool may_spin = false;                   // every thread has a core
+  std::vector<std::string> without_state;  // servers that have nothing of an elastic job's epoch before
   // Memory of one host; empty where gradients go over channels.
   std::unique_ptr<net::Region> gradients = nullptr;  // of this rank
   std::unique_ptr<net::Region> of_server = nullptr;  // which made it for the job

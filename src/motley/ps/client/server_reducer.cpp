@@ -148,11 +148,7 @@ std::vector<int> ServerReducer::server_cores() const {
 }
 
 std::vector<std::string> ServerReducer::list_servers_without_state() const {
-  std::vector<std::string> names;
-  for (const auto& server : controls_.servers()) {
-    if (updates_weights() && !server.has_state) names.push_back(server.name);
-  }
-  return names;
+  return updates_weights() ? joined_.without_state : std::vector<std::string>();
 }
 
 Result<ServerState> ServerReducer::save(const Deadline& deadline) {

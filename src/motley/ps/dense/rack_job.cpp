@@ -47,7 +47,9 @@ Result<net::Message> receive_from(net::Connection& control, std::uint16_t type, 
 
 RackJob::RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bool payload_checksum,
                  const net::Encryption& encryption, std::function<void()> wake)
-    : join_(std::move(join)), rack_(claim.identity.rank), ranks_(join_.racks.list_ranks(rack_)) {
+    : join_(std::move(join)),
+      rack_(join_.racks.list_racks()[static_cast<std::size_t>(claim.identity.rank)]),
+      ranks_(join_.racks.list_ranks(rack_)) {
   thread_ = std::thread([this, claim = std::move(claim), token, payload_checksum, encryption, wake = std::move(wake)] {
     connecting_ = connect(claim, token, payload_checksum, encryption);
     over_ = true;
@@ -55,9 +57,9 @@ RackJob::RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bo
   });
 }
 
-// The servers of a job's racks meet: each is a worker of a further job, between the racks, which all of them serve.
-// Blocks until all have joined, or the plan's seconds have passed; the error names who was waited for. `claim`: the job
-// between the racks, and the rack as its rank.
+// The servers of a job's racks meet: each is a worker of a further job, between the racks, which all of them serve; one
+// whose rack has no ranks only serves it. Blocks until all have joined, or the plan's seconds have passed; the error
+// names who was waited for.
 Result<Uplinks> RackJob::connect(net::Claim claim, const net::Secret& token, bool payload_checksum,
                                  const net::Encryption& encryption) const {
   const Deadline deadline = Deadline::after(join_.racks.seconds);
@@ -80,7 +82,7 @@ Result<Uplinks> RackJob::connect(net::Claim claim, const net::Secret& token, boo
     uplinks.controls.push_back(std::move(control));
   }
   ServerJoin own = join_;
-  own.size = racks;
+  own.size = static_cast<int>(join_.racks.list_racks().size());
   own.bins = racks * uplinks.cores;
   own.cores = uplinks.cores;
   own.region = {};
@@ -90,8 +92,11 @@ Result<Uplinks> RackJob::connect(net::Claim claim, const net::Secret& token, boo
     MOTLEY_TRY(uplinks.controls[rack]->send(kServerJoin, 0, encode(own), deadline, "joining"));
   }
   for (int rack = 0; rack < racks; ++rack) {
-    MOTLEY_TRY(receive_from(*uplinks.controls[rack], kServerJoined, server_name(join_.racks, rack),
-                            "all racks' servers to join", deadline, cancelled_));
+    MOTLEY_ASSIGN(const auto message,
+                  receive_from(*uplinks.controls[rack], kServerJoined, server_name(join_.racks, rack),
+                               "all racks' servers to join", deadline, cancelled_));
+    MOTLEY_ASSIGN(const ServerJoined joined, decode_server_joined(message.payload));
+    uplinks.have_state.push_back(joined.has_state);
   }
   for (int core = 0; core < uplinks.cores; ++core) {
     Channels& channels = uplinks.channels.emplace_back();
@@ -106,11 +111,21 @@ Result<Uplinks> RackJob::connect(net::Claim claim, const net::Secret& token, boo
 RackJob::~RackJob() {
   cancelled_ = true;
   thread_.join();
+}
+
+void RackJob::leave() {
   for (const auto& control : uplinks_.controls) {
-    if (!control) continue;
     control->post_owned(kServerLeave, 0, {});
     static_cast<void>(control->progress());
   }
+}
+
+std::vector<int> RackJob::racks_without_state() const {
+  std::vector<int> racks;
+  for (int rack = 0; rack < join_.racks.racks(); ++rack) {
+    if (!uplinks_.have_state[rack]) racks.push_back(rack);
+  }
+  return racks;
 }
 
 std::size_t RackJob::bytes_needed(const ServerJoin& join, int rack) {
@@ -155,9 +170,6 @@ Result<bool> RackJob::take(int rank, const net::Message& message) {
     uplinks_.controls[rack]->post_owned(type, tag, std::move(payload));
     static_cast<void>(uplinks_.controls[rack]->progress());  // receive() returns an error
   };
-  const auto announce_all = [&](std::uint16_t type, std::uint64_t tag) {
-    for (std::size_t rack = 0; rack < uplinks_.controls.size(); ++rack) say(rack, type, tag, {});
-  };
   const std::uint64_t tag = message.header.tag;
   const std::size_t segment = StatePart::of(tag).segment;
   const bool known_part = segment < model_.segments().size();
@@ -166,13 +178,14 @@ Result<bool> RackJob::take(int rank, const net::Message& message) {
   switch (message.header.type) {
     case kServerLoad:
       if (rank != 0 || !known_part || has_loaded) return false;
-      say(owner, kServerLoad, tag, message.payload);
+      if (!uplinks_.have_state[owner]) say(owner, kServerLoad, tag, message.payload);
       return true;
     case kServerLoaded:
       if (has_loaded) return false;
       loaded_.push_back(rank);
-      if (rank == 0 || rack_ != 0) updates_ = tag;
-      if (loaded_.size() == ranks_.size()) announce_all(kServerLoaded, updates_);
+      if (rank == 0 || ranks_.front() != 0) updates_ = tag;
+      if (loaded_.size() < ranks_.size()) return true;
+      for (const int rack : racks_without_state()) say(rack, kServerLoaded, updates_, {});
       return true;
     case kServerSave:
       if (!known_part) return false;
@@ -183,7 +196,7 @@ Result<bool> RackJob::take(int rank, const net::Message& message) {
       if (asking_.empty()) {
         counts_.clear();
         servers_counted_ = 0;
-        announce_all(kServerReceived, 0);
+        for (std::size_t rack = 0; rack < uplinks_.controls.size(); ++rack) say(rack, kServerReceived, 0, {});
       }
       asking_.push_back(rank);
       return true;
@@ -222,7 +235,7 @@ Result<bool> RackJob::answer(std::size_t rack, net::Message& message, std::vecto
       return fail(error.within(server_name(join_.racks, rack)));
     }
     case kServerLoaded:
-      if (++servers_loaded_ == servers) answers.push_back({.rank = -1, .type = kServerLoaded});
+      if (++servers_loaded_ == racks_without_state().size()) answers.push_back({.rank = -1, .type = kServerLoaded});
       return true;
     case kServerSave: {
       auto& waiting = saving_[rack];

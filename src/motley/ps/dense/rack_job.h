@@ -26,6 +26,7 @@ inline constexpr const char* kBetweenRacks = " (between racks)";
 struct Uplinks {
   int cores = 0;                   // of each server that the job uses
   Channels controls;               // by rack
+  std::vector<bool> have_state;    // of an elastic job's epoch before, by rack
   std::vector<Channels> channels;  // by core, then by rack
 };
 
@@ -35,7 +36,8 @@ inline std::string server_name(const RackPlan& racks, std::size_t rack) {
 
 class RackJob {
  public:
-  // Begins to meet the other racks' servers. `wake` is called, by another thread, when that is over.
+  // Begins to meet the other racks' servers. `claim`: of the job between the racks. `wake` is called, by another
+  // thread, when that is over.
   RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bool payload_checksum,
           const net::Encryption& encryption, std::function<void()> wake);
   ~RackJob();
@@ -48,9 +50,13 @@ class RackJob {
   bool ready() const { return ready_; }
   int cores() const { return uplinks_.cores; }
   int bins() const { return join_.racks.racks() * uplinks_.cores; }
+  // Of an elastic job: whose servers have nothing of the epoch before.
+  std::vector<int> racks_without_state() const;
   const std::vector<int>& ranks() const { return ranks_; }
   const Channels& controls() const { return uplinks_.controls; }
   Channels take_controls() { return std::move(uplinks_.controls); }
+  // In order: all is done. Else the other racks' servers keep what they have, for the next epoch of an elastic job.
+  void leave();
 
   // What a worker said. False: nothing of the kind is known.
   Result<bool> take(int rank, const net::Message& message);
@@ -85,7 +91,7 @@ class RackJob {
   bool ready_ = false;
   std::vector<int> loaded_;    // ranks
   std::uint64_t updates_ = 0;  // as rank 0 said, or another where it is not here
-  int servers_loaded_ = 0;
+  std::size_t servers_loaded_ = 0;
   std::vector<std::deque<int>> saving_;  // ranks that wait for a part of the state, by server
   std::vector<int> asking_;              // ranks that ask whom to wait for
   std::vector<ReceivedFrom> counts_;     // that servers have answered so far

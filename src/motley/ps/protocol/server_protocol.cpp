@@ -45,21 +45,26 @@ void fields(Archive& archive, Failure& failure) {
 // Whether the fields fit each other; each by itself is within its bounds.
 bool is_sensible(const ServerJoin& join) {
   const RackPlan& racks = join.racks;
-  const auto numbered = make_rack_plan(racks.servers, racks.rank_racks, static_cast<int>(racks.rank_racks.size()));
-  const std::size_t racked = racks.between_servers ? racks.servers.size() : racks.rank_racks.size();
-  const bool racks_fit = numbered && numbered->rank_racks == racks.rank_racks &&
-                         ((racks.empty() && !racks.between_servers) || racked == static_cast<std::size_t>(join.size));
+  const bool is_elastic = join.elastic.kept_seconds > 0;
+  const bool is_plan =
+      make_rack_plan(racks.servers, racks.rank_racks, static_cast<int>(racks.rank_racks.size()), is_elastic)
+          .has_value();
+  const std::size_t racked = racks.between_servers ? racks.list_racks().size() : racks.rank_racks.size();
+  const bool racks_fit = is_plan && ((racks.empty() && !racks.between_servers && racks.servers.empty()) ||
+                                     racked == static_cast<std::size_t>(join.size));
   const bool speeds_fit = join.bin_speeds.empty() || std::ssize(join.bin_speeds) == join.bins;
   const bool density_fits = join.wire.type == collective::WireType::kTopK
                                 ? join.wire.density > 0 && join.wire.density <= collective::kLargestDensity
                                 : std::bit_cast<std::uint64_t>(join.wire.density) == 0;
   const bool is_plain = !join.is_async && racks.empty() && !racks.between_servers;
-  const bool is_elastic = join.elastic.kept_seconds > 0;
   const bool wire_fits = !join.wire.lossy() || (is_plain && !is_elastic);
+  const ElasticJoin& elastic = join.elastic;
+  const bool is_replicated = elastic.kept.count > 0 || elastic.adopted.count > 0 || !elastic.keeper.empty();
+  const bool elastic_fits = !is_elastic || is_plain || (!join.is_async && !is_replicated);
   const auto& buckets = join.bucket_elements;
   const std::uint64_t elements = std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0});
-  return racks_fit && speeds_fit && density_fits && wire_fits && (is_plain || !is_elastic) &&
-         join.first_bin < join.bins && !buckets.empty() && elements <= kMaxElements &&
+  return racks_fit && speeds_fit && density_fits && wire_fits && elastic_fits && join.first_bin < join.bins &&
+         !buckets.empty() && elements <= kMaxElements &&
          (!join.is_async || join.update.rule != kernels::UpdateRule::kSum);
 }
 
@@ -73,13 +78,20 @@ std::vector<int> RackPlan::list_ranks(int rack) const {
   return ranks;
 }
 
-Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<const int> rank_racks, int size) {
+std::vector<int> RackPlan::list_racks() const {
+  std::vector<int> racks;
+  for (const int rack : rank_racks) {
+    if (std::ranges::find(racks, rack) == racks.end()) racks.push_back(rack);
+  }
+  return racks;
+}
+
+Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<const int> rank_racks, int size,
+                                bool may_be_empty) {
   if (static_cast<int>(rank_racks.size()) != size) {
     return fail(ErrorCode::kInvalidInput, "racks: {} numbers are given for {} workers; accepted: one for each",
                 rank_racks.size(), size);
   }
-  RackPlan plan;
-  std::vector<int> number(servers.size(), -1);
   for (std::size_t rank = 0; rank < rank_racks.size(); ++rank) {
     const int server = rank_racks[rank];
     if (server < 0 || server >= static_cast<int>(servers.size())) {
@@ -87,16 +99,12 @@ Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<
                   "racks: worker {} is given server {}; accepted: 0 to {}, in the order of gradient_sync.servers", rank,
                   server, static_cast<int>(servers.size()) - 1);
     }
-    int& rack = number[static_cast<std::size_t>(server)];
-    if (rack < 0) {
-      rack = plan.racks();
-      plan.servers.push_back(servers[static_cast<std::size_t>(server)]);
-    }
-    plan.rank_racks.push_back(rack);
   }
-  if (const auto unused = std::ranges::find(number, -1); unused != number.end()) {
+  RackPlan plan = {.rank_racks = {rank_racks.begin(), rank_racks.end()}, .servers = {servers.begin(), servers.end()}};
+  for (int rack = 0; rack < plan.racks() && !may_be_empty; ++rack) {
+    if (std::ranges::find(rank_racks, rack) != rank_racks.end()) continue;
     return fail(ErrorCode::kInvalidInput, "racks: no worker is given the server {}; accepted: one or more for each",
-                servers[static_cast<std::size_t>(unused - number.begin())]);
+                plan.servers[static_cast<std::size_t>(rack)]);
   }
   return plan;
 }
@@ -163,6 +171,7 @@ void fields(Archive& archive, ServerJoined& joined) {
   archive.required("bins", joined.bins, NumberIs::between(0, kMaxBins));
   archive.required("cores", joined.cores, NumberIs::between(0, kMaxBins));
   archive.required("has_state", joined.has_state);
+  archive.required("racks_without_state", joined.racks_without_state, NumberIs::between(0, kMaxRanks));
 }
 
 std::vector<std::byte> encode(const ServerInfo& info) {

@@ -64,24 +64,28 @@ struct ServerInfo {
 };
 
 // Which ranks share a rack, and which server is theirs: what a job with a server in each rack says of itself. Racks are
-// numbered in the order of their lowest ranks, so that rank 0 is in rack 0.
+// numbered as their servers are given. Where ranks come and go, a rack may have none; its server still has its part of
+// the job between the racks.
 struct RackPlan {
   std::vector<int> rank_racks;       // empty: racks are not told apart
   std::vector<std::string> servers;  // of the racks, "host:port"
-  bool between_servers = false;      // the racks' servers are the ranks: size and rank count racks
+  bool between_servers = false;      // the racks' servers are the ranks: size and rank count those of list_racks()
   double seconds = 0;                // that the racks' servers may take to meet
 
   bool empty() const { return rank_racks.empty(); }
   int racks() const { return static_cast<int>(servers.size()); }
   std::vector<int> list_ranks(int rack) const;
+  // Those that have ranks, in the order of their lowest ones: so rank 0 is in the first.
+  std::vector<int> list_racks() const;
   bool operator==(const RackPlan& other) const {
     return rank_racks == other.rank_racks && servers == other.servers && between_servers == other.between_servers;
   }
 };
 
-// `rank_racks`: for each rank the index of its server. kInvalidInput where that is no server, or a server has no
-// rank.
-Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<const int> rank_racks, int size);
+// `rank_racks`: for each rank the index of its server. kInvalidInput where that is no server, or a server has no rank
+// and that is not allowed.
+Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<const int> rank_racks, int size,
+                                bool may_be_empty = false);
 
 // Some cores of one server, counted over all servers.
 struct BinRange {
@@ -129,6 +133,9 @@ struct ServerJoined {
   int bins = 0;            // with racks: cores of all servers that the job uses, and
   int cores = 0;           // of this one, where the rank's segments go: that of bin b to core b mod cores
   bool has_state = false;  // of the epoch before; else the ranks load it
+
+  // With racks: those whose servers have no part of it, and get what is loaded.
+  std::vector<int> racks_without_state;
 };
 
 // How many frames a rack's server has had from a rank of its rack.

@@ -209,12 +209,13 @@ bool Service::is_deserted(const Job& job) {
 }
 
 // Between two epochs of an elastic job there may be nobody for a moment. Who leaves it in order says that all is done.
+// What a rack's server does for its workers has no state.
 bool Service::is_over(Job& job) const {
   if (!is_deserted(job)) {
     job.deserted_at = 0;
     return false;
   }
-  if (!is_elastic(job) || std::ranges::any_of(std::views::values(job.ranks), &Rank::left)) return true;
+  if (!is_elastic(job) || job.rack || std::ranges::any_of(std::views::values(job.ranks), &Rank::left)) return true;
   const double now = monotonic_seconds();
   if (job.deserted_at == 0) job.deserted_at = now;
   double kept = 0;
@@ -230,6 +231,7 @@ void Service::forget(const Job& job) {
     for (const std::uint64_t task : job.kept) core->remove(task);
   }
   metrics_->remove(job.metrics.get());
+  if (job.rack && std::ranges::any_of(std::views::values(job.ranks), &Rank::left)) job.rack->leave();
   if (!job.ranks.empty()) metrics_->jobs_left.add(1);
   spdlog::info("job '{}' has ended", job.name);
 }
@@ -248,6 +250,7 @@ void Service::begin_epoch(Job& job, const Claim& claim) {
   job.metrics.reset();
   if (job.dense && job.dense->has_begun()) job.before = std::move(job.dense);
   job.dense.reset();
+  job.rack.reset();
   for (Rank& rank : std::views::values(job.ranks)) {
     if (!rank.control || rank.left) continue;
     turn_away(
@@ -428,10 +431,15 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<Connection> conn
                   fmt::format("a job '{}' is running here already; give this one another name", name));
   }
   if (job != nullptr && claim.identity.epoch < job->claim.identity.epoch) {
-    return refuse(std::move(connection), fmt::format("epoch {} of job '{}' has begun; this is epoch {}",
-                                                     job->claim.identity.epoch, name, claim.identity.epoch));
+    return turn_away(std::move(connection), {ErrorCode::kPeerLost,
+                                             fmt::format("epoch {} of job '{}' has begun; this is epoch {}",
+                                                         job->claim.identity.epoch, name, claim.identity.epoch),
+                                             -1});
   }
-  if (job != nullptr && claim.identity.epoch > job->claim.identity.epoch && is_elastic(*job)) begin_epoch(*job, claim);
+  if (job != nullptr && claim.identity.epoch > job->claim.identity.epoch &&
+      (is_elastic(*job) || !announced_size(*job))) {
+    begin_epoch(*job, claim);
+  }
   const int rank = claim.identity.rank;
   if (rank < 0 || rank >= kMaxRanks) {
     return refuse(std::move(connection), fmt::format("rank {} is not one from 0 to {}", rank, kMaxRanks - 1));
@@ -555,12 +563,14 @@ std::unique_ptr<AggregationTask> Service::make_shard_task(Job& job, std::size_t 
   return ps::make_shard_task(job.dense, static_cast<int>(core), std::move(channels), std::move(replica), lost);
 }
 
-// What the server of a rack is called: by its address, which those that have joined know.
-std::string Service::rack_server(const Job& job, int rack) {
-  for (const Rank& rank : std::views::values(job.ranks)) {
-    if (rank.join && rack < rank.join->racks.racks()) return server_name(rank.join->racks, rack);
+// What the server is called that is this rank of a job between racks: by its address, which those that have joined
+// know.
+std::string Service::rack_server(const Job& job, int rank) {
+  for (const Rank& other : std::views::values(job.ranks)) {
+    if (!other.join || rank >= other.join->size) continue;
+    return server_name(other.join->racks, other.join->racks.list_racks()[static_cast<std::size_t>(rank)]);
   }
-  return fmt::format("server of rack {}", rack);
+  return fmt::format("server of rack {}", rank);
 }
 
 Status Service::receive_from(Job& job, int rank) {
@@ -574,12 +584,12 @@ Status Service::receive_from(Job& job, int rank) {
     const auto moved = message ? from.control->progress() : Result<bool>(true);
     if (!message || !moved) {
       const Error& error = message ? moved.error() : message.error();
-      if (is_between_racks(job)) {
-        return fail(ErrorCode::kServerLost, "the {} was lost: {}", rack_server(job, rank), error.message);
-      }
       if (is_elastic(job)) {  // the others begin another epoch
         from.control.reset();
         break;
+      }
+      if (is_between_racks(job)) {
+        return fail(ErrorCode::kServerLost, "the {} was lost: {}", rack_server(job, rank), error.message);
       }
       return fail(
           Error{ErrorCode::kPeerLost, fmt::format("rank {} of job '{}': {}", rank, job.name, error.message), rank});
@@ -643,6 +653,10 @@ Status Service::handle(Job& job, int rank, const net::Message& message) {
       return {};
     case kServerFailed: {
       if (!is_between_racks(job)) return wrong("workers fail without a word");
+      if (is_elastic(job)) {
+        from.control.reset();
+        return {};
+      }
       MOTLEY_ASSIGN(Error error, decode_server_failed(message.payload));
       return fail(std::move(error));
     }
@@ -744,6 +758,7 @@ void Service::announce_joined(Job& job, ServerJoined joined) {
 Status Service::join_rack(Job& job, int newest) {
   const ServerJoin& join = *job.ranks.at(newest).join;
   const int rack = join.racks.rank_racks[static_cast<std::size_t>(newest)];
+  const std::vector<int> racks = join.racks.list_racks();
   const std::vector<int> ranks = join.racks.list_ranks(rack);
   const auto here = [&](int rank) {
     const auto found = job.ranks.find(rank);
@@ -763,7 +778,7 @@ Status Service::join_rack(Job& job, int newest) {
   MOTLEY_TRY(check_size(join, bytes, job.name));
   Claim claim = job.claim;
   claim.identity.job += kBetweenRacks;
-  claim.identity.rank = rack;
+  claim.identity.rank = static_cast<int>(std::ranges::find(racks, rack) - racks.begin());
   if (claim.identity.job.size() > net::kMaxNameBytes) {
     return fail(ErrorCode::kInvalidInput, "the job's name '{}' is too long for a job with racks", job.name);
   }
@@ -779,7 +794,11 @@ Status Service::receive_from_racks(Job& job) {
   if (!job.rack || job.ranks.empty()) return {};
   MOTLEY_ASSIGN(const bool connected, job.rack->connected());
   if (connected) {
-    announce_joined(job, {.bins = job.rack->bins(), .cores = job.rack->cores()});
+    const std::vector<int> without_state = job.rack->racks_without_state();
+    announce_joined(job, {.bins = job.rack->bins(),
+                          .cores = job.rack->cores(),
+                          .has_state = without_state.empty(),
+                          .racks_without_state = without_state});
     spdlog::info("job '{}': ranks {} of a rack; {} racks have met", job.name, fmt::join(job.rack->ranks(), ", "),
                  job.rack->controls().size());
   }
@@ -803,8 +822,10 @@ std::vector<ReceivedFrom> Service::received_in_rack(const Job& between) const {
 }
 
 void Service::end(Job& job, const Error& error) {
-  spdlog::warn("job '{}' has failed: {}", job.name, error.message);
-  metrics_->jobs_failed.add(1);
+  if (!is_elastic(job) || error.code != ErrorCode::kPeerLost) {  // else its ranks begin another epoch
+    spdlog::warn("job '{}' has failed: {}", job.name, error.message);
+    metrics_->jobs_failed.add(1);
+  }
   for (const auto& core : cores_) {
     core->remove(job.number);
     for (const std::uint64_t task : job.kept) core->remove(task);

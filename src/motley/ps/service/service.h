@@ -133,7 +133,7 @@ class Service {
     return std::ranges::any_of(std::views::values(job.ranks),
                                [](const Rank& rank) { return rank.join && rank.join->racks.between_servers; });
   }
-  static std::string rack_server(const Job& job, int rack);
+  static std::string rack_server(const Job& job, int rank);
   static std::optional<int> announced_size(const Job& job);
   static bool is_elastic(const Job& job);
   static bool is_deserted(const Job& job);

@@ -81,10 +81,11 @@ Status check_elastic(const Job& job) {
         "without gradient_sync.servers"},
        {sync.consistency != "bsp",
         fmt::format("gradient_sync.consistency: {}; accepted with elastic: bsp", sync.consistency)},
-       {sync.placement == "colocated" || sync.placement == "hierarchical" || !sync.racks.empty(),
-        fmt::format("gradient_sync.placement: {}{}; accepted with elastic: auto, central, sharded, without "
-                    "gradient_sync.racks",
-                    sync.placement, sync.racks.empty() ? "" : " with gradient_sync.racks")},
+       {sync.placement == "colocated",
+        "gradient_sync.placement: colocated; accepted with elastic: auto, central, sharded, hierarchical"},
+       {sync.replication == "on" && (sync.placement == "hierarchical" || !sync.racks.empty()),
+        "gradient_sync.replication: on; accepted with gradient_sync.racks: auto, off, as servers of racks keep no "
+        "others' state"},
        {sync.comm_dtype == "int8" || sync.comm_dtype == "top-k" || sync.comm_dtype == "auto",
         fmt::format("gradient_sync.comm_dtype: {}; accepted with elastic: float32, bfloat16 and float16",
                     sync.comm_dtype)},

@@ -271,12 +271,11 @@ const OptionTable<GradientSyncSpec> kGradientSyncOptions = {
             "measured links make faster",
             {"auto", "central", "sharded", "colocated", "hierarchical"}),
      &GradientSyncSpec::placement},
-    {choice(
-         "replication",
-         "parameter-server, with elastic and two or more servers: whether each one's weights and optimizer state are "
-         "in another one's memory, too, after each step, so that the loss of one costs no more than the step under "
-         "way; auto: where servers and workers are not all on one host",
-         {"auto", "on", "off"}),
+    {choice("replication",
+            "parameter-server, with elastic and two or more servers, without racks: whether each one's weights and "
+            "optimizer state are in another one's memory, too, after each step, so that the loss of one costs no more "
+            "than the step under way; auto: where servers and workers are not all on one host",
+            {"auto", "on", "off"}),
      &GradientSyncSpec::replication},
     {{"racks", kIntegers, "parameter-server: for each worker which of gradient_sync.servers, from 0, is in its rack",
       0},

@@ -38,20 +38,25 @@ Status ElasticWorker::agree_on_servers() {
   if (job.server_cores.empty()) job.server_cores = parts_.sync->server_cores();
   const std::optional<int> lost = job.lost_server ? job.lost_server : parts_.sync->lost_server();
   std::vector<double> own = {static_cast<double>(options_.wire), static_cast<double>(parts_.sync->updates()),
-                             static_cast<double>(lost.value_or(-1))};
+                             static_cast<double>(lost.value_or(-1)), options_.rank_racks.empty() ? 0.0 : 1.0};
+  const std::size_t fields = own.size();
   own.insert(own.end(), options_.server_speeds.begin(), options_.server_speeds.end());
-  own.resize(3 + servers);
+  own.resize(fields + servers);
   own.insert(own.end(), job.server_cores.begin(), job.server_cores.end());
-  own.resize(3 + 2 * servers);
+  own.resize(fields + 2 * servers);
   MOTLEY_ASSIGN(const auto all, context.group.all_gather(own, context.step_deadline()));
   const auto told_by = [&](int rank) { return &all[static_cast<std::size_t>(rank) * own.size()]; };
   const double* writers = told_by(context.writer);
   options_.wire = static_cast<collective::WireType>(writers[0]);
   job.epoch = epochs_.epoch();
   job.updates = static_cast<std::uint64_t>(writers[1]);
+  options_.rank_racks.clear();
+  if (const auto& racks = job_.gradient_sync.racks; writers[3] != 0) {
+    options_.rank_racks.assign(racks.begin(), racks.end());
+  }
   options_.server_speeds.clear();
-  if (servers > 1) options_.server_speeds.assign(writers + 3, writers + 3 + servers);
-  job.server_cores.assign(writers + 3 + servers, writers + own.size());
+  if (servers > 1) options_.server_speeds.assign(writers + fields, writers + fields + servers);
+  job.server_cores.assign(writers + fields + servers, writers + own.size());
   std::set<int> all_lost;
   for (const int rank : context.present) {
     if (const double seen = told_by(rank)[2]; seen >= 0) all_lost.insert(static_cast<int>(seen));
@@ -64,7 +69,12 @@ Status ElasticWorker::agree_on_servers() {
 Status ElasticWorker::synchronise() {
   const std::optional<int> lost_before = options_.elastic->lost_server;
   MOTLEY_TRY(agree_on_servers());
-  MOTLEY_TRY(parts_.sync->go_on(epochs_.present(), options_, Deadline::after(job_.deadline.join)));
+  ps::ServerOptions options = options_;
+  options.rank_racks.clear();
+  for (const int rank : parts_.context->present) {
+    if (!options_.rank_racks.empty()) options.rank_racks.push_back(options_.rank_racks[static_cast<std::size_t>(rank)]);
+  }
+  MOTLEY_TRY(parts_.sync->go_on(epochs_.present(), options, Deadline::after(job_.deadline.join)));
   lost_servers_.clear();
   const std::vector<std::string> without_state = parts_.sync->list_servers_without_state();
   if (!without_state.empty()) return restore_servers(without_state);
