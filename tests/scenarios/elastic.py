@@ -270,6 +270,8 @@ class Elastic(ElasticRun):
             (("--elastic", "2:4", "--gradient-sync.servers", "127.0.0.1:1"), "gradient_sync.method: auto"),
             ((*served, "--gradient-sync.consistency", "async"), "gradient_sync.consistency: async"),
             ((*served, "--gradient-sync.placement", "colocated"), "gradient_sync.placement: colocated"),
+            ((*served, "--gradient-sync.racks", "0,0,1,1", "--gradient-sync.replication", "on"),
+             "gradient_sync.replication: on"),
             ((*served, "--gradient-sync.comm-dtype", "int8"), "gradient_sync.comm_dtype: int8"),
             (("--elastic", "2:4", "--batch-split.mode", "work-queue"), "batch_split.mode: work-queue"),
             (("--elastic", "2:4", "--device", "cuda"), "device: cuda"),
@@ -279,14 +281,25 @@ class Elastic(ElasticRun):
                 self.assertFalse((self.folder / "refused").exists())
 
 
-class ElasticWithServers(ElasticRun):
-    """The same where parameter servers take the optimizer's step, on weights of float32."""
-
+class ElasticWithServersRun(ElasticRun):
     def setUp(self):
         super().setUp()
         self.double = ("--model.dropout", 0.2)
         self.tolerance = 2e-6
         self.own = ("--gradient-sync.method", "parameter-server")
+
+    def wait_for_event(self, run, kind):
+        deadline = time.monotonic() + 60
+        while not any(line.get("event") == kind for line in self.lines(run)):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
+    def lost_servers(self, run):
+        return [line["text"] for line in self.lines(run) if line.get("event") == "server-lost"]
+
+
+class ElasticWithServers(ElasticWithServersRun):
+    """The same where parameter servers take the optimizer's step, on weights of float32."""
 
     def test_whoever_is_lost_the_result_is_that_of_one_worker(self):
         self.train("one", *self.double, "--workers", 1)
@@ -341,12 +354,6 @@ class ElasticWithServers(ElasticRun):
                    "--resume", *two)
         self.assert_as_one_worker("run")
 
-    def wait_for_event(self, run, kind):
-        deadline = time.monotonic() + 60
-        while not any(line.get("event") == kind for line in self.lines(run)):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)
-
     def lose_server(self, run, how, *flags):
         """Runs with the launcher's server lost after a step; returns the output."""
         process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3", *self.own,
@@ -357,7 +364,7 @@ class ElasticWithServers(ElasticRun):
         output = process.communicate(timeout=120)[0]
         self.assertEqual(process.returncode, 0, output)
         self.assertIn("another one takes its place", output)
-        (text,) = [line["text"] for line in self.lines(run) if line.get("event") == "server-lost"]
+        (text,) = self.lost_servers(run)
         self.assertIn("has the weights from the workers", text)
         return text
 
@@ -392,7 +399,7 @@ class ElasticWithServers(ElasticRun):
                     servers[victim].send_signal(signal.SIGCONT)
                 output = process.communicate(timeout=120)[0]
                 self.assertEqual(process.returncode, 0, output)
-                (text,) = [line["text"] for line in self.lines(run) if line.get("event") == "server-lost"]
+                (text,) = self.lost_servers(run)
                 self.assertIn("the next one has kept its weights", text)
                 self.assert_as_one_worker(run)
 
@@ -422,7 +429,7 @@ class ElasticWithServers(ElasticRun):
         output = process.communicate(timeout=120)[0]
         self.assertEqual(process.returncode, 0, output)
         self.assertEqual(os.listdir(faults), [])
-        self.assertEqual(len([line for line in self.lines("run") if line.get("event") == "server-lost"]), 1, output)
+        self.assertEqual(len(self.lost_servers("run")), 1, output)
         self.assert_as_one_worker("run")
 
     def test_where_servers_only_add_up_the_workers_take_the_step(self):
@@ -430,6 +437,142 @@ class ElasticWithServers(ElasticRun):
         self.train("one", *self.double, "--workers", 1, *clipped)
         self.lose("run", "--elastic", "1:4", *self.own, *clipped, victims=[0])
         self.assert_as_one_worker("run")
+
+
+class ElasticWithRacks(ElasticWithServersRun):
+    """The same where each rack has a server, which adds up what its workers push and meets the other one."""
+
+    def setUp(self):
+        super().setUp()
+        self.servers, self.own = self.start_servers(2)
+
+    def in_racks(self, racks, placement="hierarchical"):
+        return (*self.own, "--gradient-sync.placement", placement, "--gradient-sync.racks", racks)
+
+    def test_whoever_is_lost_the_result_is_that_of_one_worker(self):
+        self.train("one", *self.double, "--workers", 1)
+        for run, racks, victims, how in (
+            ("last", "0,0,1,1", [3], signal.SIGKILL),
+            ("first", "1,1,0,0", [0], signal.SIGKILL),
+            ("last-in-its-rack", "0,0,0,1", [3], signal.SIGKILL),
+            ("first-in-its-rack", "1,0,0,0", [0], signal.SIGKILL),
+            ("a-rack", "0,1,1,0", [1, 2], signal.SIGKILL),
+            ("stopped", "0,0,1,1", [2], signal.SIGSTOP),
+        ):
+            with self.subTest(run):
+                output = self.lose(run, "--elastic", "1:4", *self.in_racks(racks), victims=victims, how=how)
+                self.assertIn(f"{4 - len(victims)} of 4 workers go on", output)
+                self.assert_as_one_worker(run)
+                self.assertEqual(self.lost_servers(run), [])
+
+    def test_workers_end_at_any_point_of_a_step(self):
+        adam = ("--optimizer.name", "adamw", "--optimizer.learning-rate", 0.001, "--optimizer.momentum", 0)
+        self.train("one", *self.double, "--workers", 1, *adam)
+        for number, points in enumerate((("forward", "between-buckets", "checkpoint"),
+                                         ("backward", "gradient-synchronisation", "gathering-times"))):
+            with self.subTest(points=points):
+                run, faults = f"run-{number}", self.folder / f"faults-{number}"
+                faults.mkdir()
+                for rank, point in enumerate(points):
+                    (faults / f"{rank}.{point}").write_text("stop" if rank == 1 else "kill")
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4",
+                                     "--replacements", 0, "--checkpoint.every-steps", 3, *adam,
+                                     *self.in_racks("0,1,1,1"), environment={"MOTLEY_FAULTS": str(faults)})
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                self.assertEqual(os.listdir(faults), [])
+                self.assert_as_one_worker(run)
+                self.assertEqual(self.lost_servers(run), [])
+
+    def test_others_take_the_places_of_those_who_are_lost(self):
+        self.train("one", *self.double, "--workers", 1, "--epochs", 30)
+        for run, racks, victims, placement in (
+            ("first", "1,0,0,1", [0], "hierarchical"),
+            ("a-rack", "0,0,0,1", [3], "hierarchical"),
+            ("measured", "0,1,1,0", [1], "auto"),  # newcomers take what the others found
+        ):
+            with self.subTest(run):
+                output = self.lose(run, "--epochs", 30, "--elastic", "1:4", "--replacements", 3,
+                                   *self.in_racks(racks, placement), victims=victims)
+                self.assertIn("4 of 4 workers go on", output)
+                self.assert_as_one_worker(run, steps=300)
+                last = [line["samples"] for line in self.lines(run) if "loss" in line][-1]
+                self.assertNotIn(0, last)
+                self.assertEqual(self.lost_servers(run), [])
+
+    def test_too_few_end_with_a_checkpoint_from_which_it_goes_on(self):
+        self.train("one", *self.double, "--workers", 1)
+        racks = ("--deadline.join", "20 s", *self.in_racks("0,0,1,1"))
+        output = self.lose("run", "--elastic", "3:4", *racks, victims=[0, 3], expect=1)
+        self.assertIn("--resume", output)
+        self.train("run", *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "3:4", "--resume", *racks)
+        self.assert_as_one_worker("run")
+
+    def test_a_rack_keeps_its_state_where_its_last_worker_leaves(self):
+        self.train("one", *self.double, "--workers", 1)
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3",
+                             *self.in_racks("0,0,1"))
+        self.wait_for_step("run", 5)
+        os.kill(self.worker_processes(process.pid)[2], signal.SIGTERM)
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("rank 2 has left", output)
+        self.assert_as_one_worker("run")
+        self.assertEqual(self.lost_servers("run"), [])
+
+    def lose_server(self, run, index, racks, *flags, victims=()):
+        """Runs with a rack's server killed after a step, and another one started in its place; returns the event's text."""
+        process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3",
+                             "--replacements", 0, *self.in_racks(racks), *flags)
+        self.wait_for_step(run, 5)
+        processes = self.worker_processes(process.pid)
+        for victim in victims:
+            os.kill(processes[victim], signal.SIGKILL)
+            self.wait_for_event(run, "lost")
+        self.servers[index].kill()
+        self.servers[index].wait()
+        address = self.folder / f"address-{index}"
+        self.servers[index] = self.start_server(address, address.read_text().strip())
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        (text,) = self.lost_servers(run)
+        self.assertIn(address.read_text().strip(), text)
+        self.assertIn("has the weights from the workers", text)
+        return text
+
+    def test_another_server_in_a_rack_has_the_weights_from_the_workers(self):
+        plain = ("--optimizer.momentum", 0)
+        self.train("one", *self.double, "--workers", 1, *plain)
+        for run, index, victims in (("first", 0, []), ("last", 1, []), ("without-workers", 1, [2])):
+            with self.subTest(run):
+                self.lose_server(run, index, "0,0,1", *plain, victims=victims)
+                self.assert_as_one_worker(run)
+
+    def test_and_its_part_of_the_optimizers_state_of_the_last_checkpoint(self):
+        text = self.lose_server("run", 1, "0,0,1", "--checkpoint.every-steps", 4)
+        self.assertIn("of the checkpoint of step", text)
+        self.assertEqual(self.not_used_once("run"), 0)
+
+    def test_where_no_other_server_comes_the_job_ends_and_names_it(self):
+        for run, index, victims, how in (
+            ("killed", 1, [], signal.SIGKILL),
+            ("stopped-without-workers", 1, [2], signal.SIGSTOP),
+        ):
+            with self.subTest(run):
+                self.servers, self.own = self.start_servers(2)
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3",
+                                     "--replacements", 0, "--epochs", 1000, "--deadline.join", "4 s",
+                                     "--checkpoint.every-steps", 4, *self.in_racks("0,0,1"))
+                self.wait_for_step(run, 5)
+                processes = self.worker_processes(process.pid)
+                for victim in victims:
+                    os.kill(processes[victim], signal.SIGKILL)
+                    self.wait_for_event(run, "lost")
+                self.servers[index].send_signal(how)
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 1, output)
+                where = (self.folder / f"address-{index}").read_text().strip()
+                self.assertIn(f"nobody let this rank in at {where}", output)
 
 
 if __name__ == "__main__":

@@ -124,6 +124,16 @@ class Scenario(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
+    def start_server(self, address, listen="127.0.0.1:0"):
+        """A parameter server that runs apart and writes where it listens to the file `address`."""
+        server = subprocess.Popen(
+            [BINARY, "server", "--listen", listen, "--threads", "1", "--token-file", self.folder / "token",
+             "--address-file", address, "--quiet"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.kill)
+        return server
+
     def start_servers(self, count):
         """Parameter servers that run apart, on ports of their own: their processes, and the flags of a job that uses them."""
         token = self.folder / "token"
@@ -133,13 +143,7 @@ class Scenario(unittest.TestCase):
         for index in range(count):
             address = self.folder / f"address-{index}"
             address.unlink(missing_ok=True)
-            server = subprocess.Popen(
-                [BINARY, "server", "--listen", "127.0.0.1:0", "--threads", "1", "--token-file", token,
-                 "--address-file", address, "--quiet"],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self.addCleanup(server.wait)
-            self.addCleanup(server.kill)
-            servers.append(server)
+            servers.append(self.start_server(address))
             deadline = time.monotonic() + 20
             while not address.exists():
                 self.assertLess(time.monotonic(), deadline)
