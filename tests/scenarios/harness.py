@@ -124,6 +124,17 @@ class Scenario(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
+    def start_service(self, *words, says):
+        """A service by its command, and what its log says after these words, for which this waits."""
+        service = subprocess.Popen([str(word) for word in (BINARY, *words)], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(service.stderr.close)
+        self.addCleanup(service.wait)
+        self.addCleanup(service.kill)
+        for line in service.stderr:
+            if says in line:
+                return service, line.split(says)[1].strip()
+        return self.fail("the service ended")
+
     def start_servers(self, count):
         """Parameter servers that run apart, on ports of their own: their processes, and the flags of a job that uses them."""
         token = self.folder / "token"
