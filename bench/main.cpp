@@ -56,6 +56,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"equality", python_bench("elastic_equality.py")},
         {"membership", python_bench("elastic_membership.py")},
         {"torchft", python_bench("elastic_torchft.py")},
+        {"oobleck", python_bench("elastic_oobleck.py")},
         {"busy", python_bench("elastic_busy.py")}}},
       {"exchange", {{"all", exchange_bench}}},
       {"house", {{"all", house_bench}}},

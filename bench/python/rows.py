@@ -12,9 +12,9 @@ SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
 DEADLINE = 600  # seconds of a run
 
 
-def row(case, metric, value, unit, better, target, limit=None, note=""):
+def row(case, metric, value, unit, better, target, limit=None, note="", peer=None):
     return {"case": case, "metric": metric, "value": value, "unit": unit, "better": better, "target": target, "limit": limit,
-            "peer": None, "note": note}
+            "peer": peer, "note": note}
 
 
 def print_rows(rows):

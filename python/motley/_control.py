@@ -1,10 +1,13 @@
 """A rank's connection to the launcher of an elastic job, ``motley run --elastic``, which knows who is there.
 
-A line of JSON at a time: the rank says that it has left its process group, and is told the next one, or that a replacement waits.
+A line of JSON at a time: the rank says that it has left its process group, and is told the next one, or that a replacement waits. A rank
+that goes for good says that instead.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import json
 import os
@@ -18,6 +21,7 @@ from torch._C._distributed_c10d import FakeProcessGroup, Store, TCPStore
 
 VARIABLE = "MOTLEY_ELASTIC"  # the connection's descriptor, the rank's place, and how it came in
 REPLACEMENT = "replacement"
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,21 @@ class Launcher:
     def has_replacement(self) -> bool:
         """Whether one waits to be let in."""
         return bool(select.select([self._socket], [], [], 0)[0])
+
+    def has_ended(self, *, wait: bool = False) -> bool:
+        """Whether the launcher has; waits for that if wanted."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return bool(poll.poll(None if wait else 0))
+
+    def outlive(self) -> None:
+        """From now on the launcher's end is not that of this process."""
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
+
+    def leave(self, checkpoint: str | None) -> None:
+        """Says that this rank ends, as it was asked to."""
+        with contextlib.suppress(OSError):  # the launcher has ended
+            self._socket.sendall(json.dumps({"leaves": True, "checkpoint": checkpoint}).encode() + b"\n")
 
     def regroup(self, *, at_step: bool, timeout: timedelta, checkpoint: str | None) -> Announcement:
         """Says that this rank has left its process group, between two steps or at the end of one, and waits for the next.

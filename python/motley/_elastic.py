@@ -10,15 +10,21 @@ all-reduce is not atomic: where a rank is lost in it, one of the others may have
 each other for how many steps they have gradients. What all have, all do; otherwise the step begins once more, with the whole of its
 samples, buffers and random numbers as they were before. Parameters have not changed by then.
 
+A rank that gets SIGTERM does the step under way, says so in the same all-reduce, and leaves before the next one. Where all do, or the
+launcher has ended, rank 0 writes the checkpoint first.
+
 A replacement runs the script from its start, in a process group that answers at once, with what this rank gave itself, until
 ``motley.make_elastic`` lets it in: there it gets what the others have.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
+import signal
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -61,8 +67,8 @@ def make_elastic(loader: DataLoader, optimizer: torch.optim.Optimizer, *others: 
         optimizer: whose ``step()`` is called once a step, after backward.
         others: what else a replacement needs: anything with ``state_dict()`` and ``load_state_dict()``, such as learning-rate schedulers,
             and every other ``motley.DataLoader``, such as that of an evaluation.
-        checkpoint: a file into which the state is written where fewer ranks are left than are wanted. Where it is there, the run goes on
-            from it.
+        checkpoint: a file into which the state is written where fewer ranks are left than are wanted, or all are asked to leave by
+            SIGTERM, or the launcher is killed. Where it is there, the run goes on from it.
 
     Raises:
         ValueError: wrong arguments, a model that ``motley.weight_gradients`` was not given or that is none of CPUs, or a process group
@@ -143,6 +149,12 @@ class _Job:
         self._number, self._complete = -1, 0  # of the step at hand, and for how many steps this rank has whole gradients
         self._is_enough = self._must_regroup = True
         self._unexplained = -1  # the step that failed though nobody was lost
+        self._is_asked_to_leave = self._leaves = self._is_last = False  # by SIGTERM; as all know; with all others
+        self._processes: list[int] = []  # of the ranks
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._take_notice)
+        own.outlive()
+        threading.Thread(target=self._outlive_launcher, daemon=True).start()
         state.optimizer.register_step_pre_hook(lambda *_: self._commit())
         self._leave()
         self._regroup(at_step=True)
@@ -182,8 +194,13 @@ class _Job:
         if self._complete > self._number:
             return
         self._complete = self._number + 1
+        is_asked = self._is_asked_to_leave
         try:
-            self._must_regroup = self._ranks.sum([float(self._launcher.has_replacement())])[0] > 0
+            waiting, leaving, ended = self._ranks.sum([float(own) for own in (self._launcher.has_replacement(), is_asked,
+                                                                              self._launcher.has_ended())])
+            self._must_regroup = waiting + leaving + ended > 0
+            self._is_last = ended > 0 or leaving == len(self._places)
+            self._leaves = is_asked or ended > 0
         except dist.DistBackendError:
             self._leave()
             self._regroup(at_step=False)
@@ -201,6 +218,18 @@ class _Job:
                 buffer.copy_(kept)
         torch.set_rng_state(random_state)
 
+    def _take_notice(self, *_: Any) -> None:
+        self._is_asked_to_leave = True
+
+    def _outlive_launcher(self) -> None:
+        """Ends the ranks that others wait for in vain once there is no launcher that would."""
+        self._launcher.has_ended(wait=True)
+        time.sleep(self._timeout.total_seconds())
+        for process in set(self._processes) - {os.getpid()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        os._exit(128 + signal.SIGKILL)
+
     def _leave(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -209,8 +238,14 @@ class _Job:
     def _regroup(self, *, at_step: bool, problem: str = "") -> None:
         """Goes on with the ranks that are there, once all of them have left their process group."""
         began, before, written = time.monotonic(), self._places, None
-        if not self._is_enough and at_step and self._checkpoint and self._ranks.rank == 0:
+        has_ended = self._launcher.has_ended()
+        if (has_ended or self._is_last or not self._is_enough) and at_step and self._checkpoint and before and self._ranks.rank == 0:
             written = self._write_checkpoint(self._checkpoint)
+        if at_step and (has_ended or self._leaves):
+            if has_ended and before and self._ranks.rank == 0:
+                _log.warning("motley: motley run has ended; %s", f"the state is in '{written}'" if written else "the state is lost")
+            self._launcher.leave(written)
+            raise SystemExit(128 + signal.SIGTERM)
         allowed = min(_RENDEZVOUS, self._timeout)
         while True:
             announced = self._launcher.regroup(at_step=at_step, timeout=self._timeout, checkpoint=written)
@@ -248,6 +283,7 @@ class _Job:
         for other in self._state.other_loaders:
             other._forget_ranks()
         self._ranks, self._places, self._is_let_in = ranks, places, True
+        self._processes = ranks.gather(os.getpid())
         self._complete = min(counts, default=loader._number)
         self._is_enough, self._must_regroup = announced.is_enough, not announced.is_enough
 

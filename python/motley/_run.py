@@ -2,7 +2,8 @@
 
 This process alone knows who is there, as it started all of them and sees each one's end. It decides who makes the next process group:
 all ranks that are there, once each of them has said that it left the one before, and those that wait to be let in, if all others are
-between two steps. A rank keeps its place, a number; its rank in a process group is the place's among those that are taken.
+between two steps. A rank that was asked to leave (SIGTERM) says so and is taken out; nobody takes its place. A rank keeps its place, a
+number; its rank in a process group is the place's among those that are taken.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class _Job:
     epoch: int = 0
     members: list[_Rank] = field(default_factory=list)  # of the process group, by place
     newcomers: list[_Rank] = field(default_factory=list)
+    leaving: list[_Rank] = field(default_factory=list)  # as they were asked to: their processes end
     finished: int = 0  # ranks that have ended in order
     is_enough: bool = True  # ranks in the process group
     deadline: float = math.inf  # for newcomers, where they are too few
@@ -114,23 +116,35 @@ class _Job:
     def run(self) -> None:
         """Raises LaunchError where a rank failed or too few are left."""
         self.selector = selectors.DefaultSelector()
+        before = signal.signal(signal.SIGTERM, lambda *_: self._ask_all_to_leave())
         try:
             self._start_all()
-            while self.members:
+            while self.members or self.leaving:
                 self._look()
             if self.failure is not None:
                 raise self.failure
+            if not self.finished:
+                raise LaunchError(f"all ranks have left, as they were asked to; {self._describe_state()}", 130)
         except KeyboardInterrupt:
             _launch.interrupt([rank.process for rank in self._all()])
             raise
         finally:
-            _launch.stop([rank.process for rank in self._all()])
-            for rank in self._all():
+            signal.signal(signal.SIGTERM, before)
+            for rank in self._all():  # which take SIGTERM for something else
+                rank.process.kill()
+                rank.process.wait()
                 rank.close()
             self.selector.close()
 
     def _all(self) -> list[_Rank]:
-        return self.members + self.newcomers
+        return self.members + self.newcomers + self.leaving
+
+    def _ask_all_to_leave(self) -> None:
+        self.replacements = 0
+        for rank in self.newcomers:
+            rank.process.kill()
+        for rank in self.members:
+            rank.process.terminate()
 
     def _start_all(self) -> None:
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -174,13 +188,22 @@ class _Job:
     def _read(self, rank: _Rank) -> bool:
         """False where its end has been closed."""
         try:
-            came = rank.control.recv(1 << 16)
+            came = rank.control.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
         except OSError:
             came = b""
         *lines, rank.unread = (rank.unread + came).split(b"\n")
         for line in lines:
-            rank.report = json.loads(line)
-            self.checkpoint = rank.report["checkpoint"] or self.checkpoint
+            report = json.loads(line)
+            self.checkpoint = report["checkpoint"] or self.checkpoint
+            if "leaves" in report:
+                self.members.remove(rank)
+                self.leaving.append(rank)
+                _log.warning("rank %d (process %d) has left, as it was asked to; %d ranks are left", rank.place, rank.process.pid,
+                             len(self.members))
+                continue
+            rank.report = report
             rank.said_at = time.monotonic()
             if rank in self.newcomers:
                 self._tell_of_newcomers()
@@ -188,8 +211,11 @@ class _Job:
 
     def _take_out(self, rank: _Rank) -> None:
         """A rank whose process has ended. Raises LaunchError where that ends the job."""
-        code, was_member = rank.process.wait(), rank in self.members
+        self._read(rank)  # what it said last
+        code, was_member, has_left = rank.process.wait(), rank in self.members, rank in self.leaving
         self._forget(rank)
+        if has_left:
+            return None
         if code < 0:
             return self._lose(rank, signal.Signals(-code).name)
         if code > 0 and was_member:
@@ -224,7 +250,7 @@ class _Job:
             self.newcomers.append(self._start(rank.place, REPLACEMENT))
 
     def _forget(self, rank: _Rank) -> None:
-        (self.members if rank in self.members else self.newcomers).remove(rank)
+        next(group for group in (self.members, self.newcomers, self.leaving) if rank in group).remove(rank)
         self.selector.unregister(rank.ended)
         with contextlib.suppress(KeyError):  # where its end of the connection was closed before
             self.selector.unregister(rank.control)
@@ -261,10 +287,12 @@ class _Job:
             self._tell_of_newcomers()
 
     def _describe_end(self) -> str:
-        where = (f"their state is in '{self.checkpoint}', from which the same command goes on" if self.checkpoint else
-                 "their state is lost, as the script gave motley.make_elastic no checkpoint")
         waited = f"no replacement came within {self.patience:g} s" if self.newcomers else "no replacement is left"
-        return f"ranks left: {len(self.members)}, at least {self.least} are wanted, and {waited}; {where}"
+        return f"ranks left: {len(self.members)}, at least {self.least} are wanted, and {waited}; {self._describe_state()}"
+
+    def _describe_state(self) -> str:
+        return (f"their state is in '{self.checkpoint}', from which the same command goes on" if self.checkpoint else
+                "their state is lost, as the script gave motley.make_elastic no checkpoint")
 
     def _kill_the_stopped(self) -> None:
         """Ranks that others wait for in vain: stopped, or silent since one of the others left the process group."""

@@ -319,6 +319,57 @@ class RanksThatAreLeft(ElasticTest):
         self.assertEqual([len(split) for split in steps], [2] * 18)
 
 
+class NoticeOfTheEnd(ElasticTest):
+    def start_endless(self):
+        """A job of two ranks that has begun."""
+        plan = {"passes": 10**6, "checkpoint": str(self.folder / "state")}
+        job = self.start("--elastic 1:2", plan)
+        wait_until(lambda: len([file for file in self.folder.glob("*.jsonl") if file.stat().st_size]) == 2)
+        return job, plan
+
+    def go_on(self, plan):
+        """From the checkpoint: all of both jobs together is what one process does, and no step was computed twice."""
+        self.run_job("--elastic 1:2", plan | {"passes": len(self.read()) // STEPS_A_PASS + 2})
+        self.check([0, 1])
+        self.assertNoStepTwice()
+
+    def assertNoStepTwice(self):
+        for file in self.folder.glob("*.jsonl"):
+            told = [json.loads(line) for line in file.read_text().splitlines()]
+            gave = [one["step"] for one in told if one["what"] == "gave"]
+            self.assertEqual(gave, [one["step"] for one in told if one["what"] == "done"])
+
+    def test_a_rank_leaves_after_its_step(self):
+        for place in (0, 1):
+            with self.subTest(place):
+                self.use_new_folder()
+                text = self.run_job("--elastic 1:3", {"ends": {f"{place} 4 forward": "SIGTERM", "2 9 between": "SIGTERM"}})
+                steps = self.check([1 - place])
+                self.assertEqual([len(split) for split in steps], [3] * 5 + [2] * 6 + [1] * 7)
+                self.assertNoStepTwice()
+                self.assertRegex(text, rf"rank {place} \(process \d+\) has left, as it was asked to; 2 ranks are left")
+
+    def test_all_are_asked_to_leave(self):
+        plan = {"checkpoint": str(self.folder / "state"), "ends": {"0 5 forward": "SIGTERM", "1 5 backward": "SIGTERM"}}
+        text = self.run_job("--elastic 2:2", plan, code=130)
+        self.assertIn(f"all ranks have left, as they were asked to; their state is in '{self.folder}/state'", text)
+        self.assertEqual(len(self.read()), 6)
+        self.go_on(plan)
+
+    def test_the_launcher_is_asked_to_end(self):
+        job, plan = self.start_endless()
+        job.terminate()
+        self.assertIn("all ranks have left, as they were asked to", self.finish(job, code=130))
+        self.go_on(plan)
+
+    def test_the_launcher_is_killed(self):
+        job, plan = self.start_endless()
+        job.kill()
+        text, _ = job.communicate(timeout=END)  # until ranks, which have its output, have ended
+        self.assertIn(f"motley run has ended; the state is in '{self.folder}/state'", text)
+        self.go_on(plan)
+
+
 class ElasticCommand(ElasticTest):
     def test_before_the_first_step_all_begin_again(self):
         text = self.run_job("--elastic 2:2 --replacements 1", {"passes": 1, "ends": {"1 0 start": "SIGKILL"}})

@@ -532,7 +532,7 @@ class ElasticWithRacks(ElasticWithServersRun):
         self.servers[index].kill()
         self.servers[index].wait()
         address = self.folder / f"address-{index}"
-        self.servers[index] = self.start_server(address, address.read_text().strip())
+        self.servers[index] = self.start_parameter_server(address, address.read_text().strip())
         output = process.communicate(timeout=120)[0]
         self.assertEqual(process.returncode, 0, output)
         (text,) = self.lost_servers(run)

@@ -174,16 +174,8 @@ class EncryptedMetrics(Scenario):
         self.token.chmod(0o600)
 
     def start_server(self, *flags):
-        """A server, and what its log says of where its metrics are."""
-        command = [BINARY, "server", "--listen", "127.0.0.1:0", "--token-file", self.token, *flags]
-        server = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
-        self.addCleanup(server.stderr.close)
-        self.addCleanup(server.wait)
-        self.addCleanup(server.kill)
-        for line in server.stderr:
-            if "metrics at " in line:
-                return server, line.split("metrics at ")[1].strip()
-        return self.fail("the server ended")
+        """A server, and where its metrics are."""
+        return self.start_service("server", "--listen", "127.0.0.1:0", "--token-file", self.token, *flags, says="metrics at ")
 
     def test_metrics_at_a_socket(self):
         path = self.folder / "metrics"

@@ -124,7 +124,7 @@ class Scenario(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
-    def start_server(self, address, listen="127.0.0.1:0"):
+    def start_parameter_server(self, address, listen="127.0.0.1:0"):
         """A parameter server that runs apart and writes where it listens to the file `address`."""
         server = subprocess.Popen(
             [BINARY, "server", "--listen", listen, "--threads", "1", "--token-file", self.folder / "token",
@@ -133,6 +133,17 @@ class Scenario(unittest.TestCase):
         self.addCleanup(server.wait)
         self.addCleanup(server.kill)
         return server
+
+    def start_service(self, *words, says):
+        """A service by its command, and what its log says after these words, for which this waits."""
+        service = subprocess.Popen([str(word) for word in (BINARY, *words)], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(service.stderr.close)
+        self.addCleanup(service.wait)
+        self.addCleanup(service.kill)
+        for line in service.stderr:
+            if says in line:
+                return service, line.split(says)[1].strip()
+        return self.fail("the service ended")
 
     def start_servers(self, count):
         """Parameter servers that run apart, on ports of their own: their processes, and the flags of a job that uses them."""
@@ -143,7 +154,7 @@ class Scenario(unittest.TestCase):
         for index in range(count):
             address = self.folder / f"address-{index}"
             address.unlink(missing_ok=True)
-            servers.append(self.start_server(address))
+            servers.append(self.start_parameter_server(address))
             deadline = time.monotonic() + 20
             while not address.exists():
                 self.assertLess(time.monotonic(), deadline)

@@ -9,7 +9,7 @@ import unittest
 
 import certificates
 from certificates import EXPIRED
-from harness import BINARY, Scenario, relative_difference
+from harness import Scenario, relative_difference
 
 SAME = ("--workers", 2, "--batch-split.mode", "equal")
 
@@ -31,15 +31,8 @@ class MutualTls(Scenario):
     def start_and_wait(self, command, *words):
         """A service, and where it listens."""
         address = self.folder / f"address-{time.monotonic_ns()}"
-        words = [BINARY, command, *words, "--listen", "127.0.0.1:0", "--address-file", address]
-        service = subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, text=True)
-        self.addCleanup(service.stderr.close)
-        self.addCleanup(service.wait)
-        self.addCleanup(service.kill)
-        for line in service.stderr:
-            if "listening at" in line:
-                return service, address.read_text().strip()
-        return self.fail("the service ended")
+        service, _ = self.start_service(command, *words, "--listen", "127.0.0.1:0", "--address-file", address, says="listening at")
+        return service, address.read_text().strip()
 
     def server(self, *flags):
         return self.start_and_wait("server", *certificates.flags(self.server_files), *flags)
