@@ -404,11 +404,13 @@ struct ElasticJob {
   Secret secret = Secret::generate();
   SessionOptions options;
   std::vector<Joined> sessions;
-  explicit ElasticJob(int size) {
+  // `starting`: so many of them begin it; 0: all.
+  explicit ElasticJob(int size, int starting = 0) {
     const auto port = free_port();
     std::vector<SessionOptions> all;
-    for (int rank = 0; rank < size; ++rank) {
+    for (int rank = 0; rank < (starting > 0 ? starting : size); ++rank) {
       options = options_for(rank, size, port);
+      options.starting = starting;
       options.is_elastic = true;
       options.silence_seconds = 5;
       all.push_back(options);
@@ -512,6 +514,34 @@ TEST(ElasticSession, ANewcomerTakesThePlaceOfALostRank) {
     job.sessions[static_cast<std::size_t>(rank)] = std::move(newcomer);
     expect_to_go_on(job.sessions, {0, 1, 2, 3}, ++epoch, rank);
   }
+}
+
+TEST(ElasticSession, RanksJoinThatWereNotThereAtTheStart) {
+  for (const int starting : {1, 2}) {
+    ElasticJob job(4, starting);
+    std::vector<int> there;
+    for (const auto& session : job.sessions) {
+      ASSERT_TRUE(session) << session.error().message;
+      EXPECT_EQ((*session)->membership().size(), 4);
+      EXPECT_TRUE((*session)->membership().on_one_host());
+      there.push_back(static_cast<int>(there.size()));
+    }
+    std::uint64_t epoch = 1;
+    for (int rank = starting; rank < 4; ++rank) {
+      job.sessions.push_back(join_running(job[0], rank, job.options, job.secret));
+      ASSERT_TRUE(job.sessions.back()) << job.sessions.back().error().message;
+      there.push_back(rank);
+      expect_to_go_on(job.sessions, there, ++epoch, rank);
+    }
+    job.sessions.back()->reset();  // and goes again
+    there.pop_back();
+    expect_to_go_on(job.sessions, there, ++epoch);
+  }
+  SessionOptions options = options_for(0, 2, free_port());
+  options.starting = 1;
+  const Joined refused = Session::join(options, Secret::generate());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "1 of 2 ranks cannot begin a job");
 }
 
 TEST(ElasticSession, ANewcomerThatGoesAgainCostsNobodyAnything) {

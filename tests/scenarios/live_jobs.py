@@ -37,6 +37,11 @@ class LiveJobs(LiveService):
         self.wait_until("other", "completed")
         cells = self.wait_until("train", "completed")
         self.assertGreaterEqual(int(cells[4]), 2, "attempts")
+        jobs = json.loads(self.schedule("list", "--json"))["jobs"]
+        costs = {job["name"]: (job["restart_cost"], job["measured_restart_cost"]) for job in jobs}
+        self.assertEqual(costs["train"][0], 1)
+        self.assertGreater(costs["train"][1], 0, "from SIGTERM to the end, and from the start to the first step")
+        self.assertEqual(costs["other"], (0, None))
         self.assertEqual(self.not_used_once("train"), 0)
         self.assertEqual(len([1 for line in self.lines("train") if "samples_lost_or_duplicated" in line]), 2, "epochs")
 

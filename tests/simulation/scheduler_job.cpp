@@ -22,10 +22,13 @@ constexpr double kFirstSecond = 1e6;        // of the service's clock
 constexpr double kAttemptSeconds = 0.3;     // at most
 constexpr double kStopSeconds = 0.02;       // from SIGTERM to the end
 constexpr double kLookSeconds = 0.05;       // between two steps, at most
+constexpr double kSlotSeconds = 0.1;        // between decisions
 constexpr double kSubmitChance = 0.3;       // in a step
 constexpr double kCancelChance = 0.02;      // likewise
 constexpr double kLostAnswerChance = 0.1;   // to a client
 constexpr double kFailureChance = 0.25;     // of an attempt
+constexpr double kRefusalChance = 0.2;      // of a request for other workers
+constexpr int kMaxWorkers = 3;              // of a job
 constexpr double kExecutorFailures = 0.02;  // of calls
 
 double now() {
@@ -37,7 +40,10 @@ SubmittedJob make_job(int number) {
   job.name = fmt::format("job{}", number);
   job.command = {"train"};
   job.directory = "/work";
-  job.workers = 1 + number % 3;
+  job.workers = 1 + number % kMaxWorkers;
+  job.min_workers = 1;
+  job.max_workers = kMaxWorkers;
+  if (number % 2 == 0) job.resize = "in-place";
   job.estimated_seconds = kAttemptSeconds;
   job.restart_cost_seconds = 0;
   job.grace_seconds = 10 * kStopSeconds;
@@ -65,6 +71,7 @@ class SchedulerJob::FakeExecutor final : public Executor {
     Simulator& simulator = Simulator::instance();
     run->second.ends = now() + kAttemptSeconds * simulator.random().uniform();
     run->second.code = simulator.chance(kFailureChance) ? 1 : 0;
+    run->second.count = {.workers = 1, .since = kFirstSecond + now(), .min_workers = 1, .max_workers = kMaxWorkers};
     simulator.note(fmt::format("attempt {} of {} begins", attempt.number, attempt.name));
     return call();
   }
@@ -73,10 +80,24 @@ class SchedulerJob::FakeExecutor final : public Executor {
     const auto found = job_.runs_.find({attempt.job, attempt.number});
     if (found == job_.runs_.end()) return AttemptStatus{};
     const Run& run = found->second;
-    if (job_.runs_now(run)) return AttemptStatus{AttemptStatus::State::kRunning};
+    if (job_.runs_now(run)) {
+      AttemptStatus running{AttemptStatus::State::kRunning};
+      running.count = run.count;
+      return running;
+    }
     if (run.is_lost) return AttemptStatus{AttemptStatus::State::kLost};
     const bool was_stopped = run.stops >= 0 && run.stops < run.ends;
     return AttemptStatus{AttemptStatus::State::kEnded, was_stopped ? 130 : run.code};
+  }
+  Status resize(const Attempt& attempt) override {
+    MOTLEY_TRY(call());
+    Run& run = job_.runs_.at({attempt.job, attempt.number});
+    if (!job_.runs_now(run)) return call();
+    run.count->asked = attempt.request;
+    run.count->refused = Simulator::instance().chance(kRefusalChance) ? "the others have ended" : "";
+    Simulator::instance().note(
+        fmt::format("attempt {} of {} is asked for {}", attempt.number, attempt.name, attempt.request));
+    return call();
   }
   Status ask_to_end(const Attempt& attempt) override {
     MOTLEY_TRY(call());
@@ -137,7 +158,8 @@ int SchedulerJob::run(const std::filesystem::path& folder) {
   ClusterTopology topology;
   topology.nodes = {{"n0", 3}, {"n1", 3}};
   ControllerOptions options;
-  options.policy = "fifo";
+  options.policy = "drf";
+  options.policy_options.slot_seconds = kSlotSeconds;
   auto controller = Controller::make(std::move(*store), topology, folder, options);
   if (!controller) return give_up(controller.error());
   check_known(*controller);

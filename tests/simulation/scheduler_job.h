@@ -32,6 +32,7 @@ class SchedulerJob {
     double stops = -1;  // after it was asked to; -1: it was not
     int code = 0;
     bool is_lost = false;
+    std::optional<train::WorkerCount> count;  // of one that can be resized in place
   };
   class FakeExecutor;
   bool runs_now(const Run& run) const;

@@ -316,7 +316,7 @@ class TrainingRank final : public ElasticRanks {
     MOTLEY_ASSIGN(BatchPlan plan, BatchPlan::create({.mode = "dynamic"}, split, shared_.job.fresh_ledger()));
     SampleAudit audit(shared_.job.samples);
     audit.record_all();
-    net::Session& first = is_newcomer_ ? elastic_->alone() : *session_;
+    net::Session& first = elastic_ ? elastic_->first() : *session_;
     MOTLEY_ASSIGN(auto reducer, collective::make_reducer(first, setup_.reducer));
     sync_.emplace(shared_, std::move(reducer));
     MOTLEY_TRY(sync_->prepare());

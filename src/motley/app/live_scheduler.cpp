@@ -138,13 +138,18 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
 
 namespace {
 
-// The command of a job that trains as a job file says.
-std::vector<std::string> make_train_command(const std::string& job_file) {
-  constexpr const char* kTrain =
+// The command of a job that trains as a job file says, with so many workers as the scheduler may give it where it is
+// resized in place.
+std::vector<std::string> make_train_command(const std::string& job_file, const scheduling::SubmittedJob& job) {
+  std::string train =
       "exec $MOTLEY_SRUN \"${@:4}\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet --resume=auto "
       "--overwrite";
+  if (job.resize == "in-place") {
+    const scheduling::Job seen = scheduling::make_job(job, 0, {});
+    train += fmt::format(" --elastic {}:{}", seen.min_workers(), seen.max_workers());
+  }
   std::vector<std::string> words = {
-      "bash", "-c", kTrain, "motley", "{folder}", std::filesystem::absolute(job_file).string(), "{workers}"};
+      "bash", "-c", train, "motley", "{folder}", std::filesystem::absolute(job_file).string(), "{workers}"};
   words.insert(words.end(), own_program().command.begin(), own_program().command.end());
   return words;
 }
@@ -227,7 +232,7 @@ Result<Json> submit(SubmitRequest request) {
   scheduling::SubmittedJob& job = request.job;
   if (!request.train.empty()) {
     MOTLEY_TRY(read_file(request.train));  // it is there
-    job.command = make_train_command(request.train);
+    job.command = make_train_command(request.train, job);
   }
   if (job.command.empty() || job.name.empty()) {
     return fail(ErrorCode::kInvalidInput,

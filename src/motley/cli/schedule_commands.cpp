@@ -172,6 +172,7 @@ struct ClientArguments {
   std::string name;
   std::vector<std::string> names;
   std::string state;
+  bool as_json = false;
   bool is_undone = false;
 
   static const OptionTable<ClientArguments>& options() {
@@ -188,13 +189,22 @@ Status run_list(const ClientArguments& arguments) {
   MOTLEY_ASSIGN(app::SchedulerClient client, app::connect(arguments.client));
   MOTLEY_ASSIGN(const Json answer,
                 client.get(arguments.state.empty() ? "/v1/jobs" : "/v1/jobs?state=" + arguments.state));
-  Rows rows = {{"id", "name", "state", "workers", "nodes", "attempt", "last change"}};
+  MOTLEY_ASSIGN(const Json nodes, client.get("/v1/nodes"));
+  if (arguments.as_json) {
+    const Json both = {{"jobs", answer["jobs"]}, {"nodes", nodes["nodes"]}};
+    std::printf("%s\n", both.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    return {};
+  }
+  Rows rows = {{"id", "name", "state", "workers", "nodes", "attempt", "restart cost", "last change"}};
   for (const Json& job : answer["jobs"]) {
+    const Json& measured = job["measured_restart_cost"];
     rows.push_back({cell(job["id"]), cell(job["name"]), cell(job["state"]), cell(job["workers"]), cell(job["nodes"]),
-                    cell(job["attempt"]), cell(job["last_change"])});
+                    cell(job["attempt"]),
+                    measured.is_null() ? format_seconds(job["restart_cost"].get<double>())
+                                       : format_seconds(measured.get<double>()) + " measured",
+                    cell(job["last_change"])});
   }
   print_columns(rows);
-  MOTLEY_ASSIGN(const Json nodes, client.get("/v1/nodes"));
   for (const Json& node : nodes["nodes"]) {
     const std::string type = cell(node["type"]);
     std::printf("node %s: %s, %d of %d %s used\n", cell(node["name"]).c_str(), cell(node["state"]).c_str(),
@@ -279,6 +289,7 @@ void add_clients(CLI::App& schedule, Action& action) {
                     {"pending", "running", "stopping", "completed", "failed", "cancelled"},
                     {{"waiting", "pending"}, {"done", "completed"}}),
              "", [&state = listed.state](const OptionValue& value) { state = std::get<std::string>(value); });
+  list.add_flag("--json", listed.as_json, "Print JSON, with declared and measured restart costs");
   const auto [why, asked] = add_command<ClientArguments>(
       schedule, action, "why", "Explain why a job is pending, shrank, moved or failed, and what would unblock it", "",
       run_why);

@@ -87,8 +87,9 @@ class RendezvousHost {
     }
     Status same = check_same_job(own_, peer);
     const bool same_job = peer.identity.job == own_.identity.job && peer.identity.tenant == own_.identity.tenant;
-    if (same && (rank < 1 || rank >= options_.size)) {
-      same = fail(ErrorCode::kRefused, "rank {} wants to join; this job has ranks 0 to {}", rank, options_.size - 1);
+    if (same && (rank < 1 || rank >= options_.first_ranks())) {
+      same = fail(ErrorCode::kRefused, "rank {} wants to join; this job has ranks 0 to {}", rank,
+                  options_.first_ranks() - 1);
     }
     if (!same) {
       if (same_job) {
@@ -148,7 +149,7 @@ class RendezvousHost {
 
   std::vector<int> missing_ranks() const {
     std::vector<int> missing;
-    for (int rank = 1; rank < options_.size; ++rank) {
+    for (int rank = 1; rank < options_.first_ranks(); ++rank) {
       if (const auto joiner = joiners_.find(rank); joiner == joiners_.end() || !joiner->second.join)
         missing.push_back(rank);
     }
@@ -226,6 +227,11 @@ Result<Gathering> gather(const SessionOptions& options, const Secret& secret) {
       member.address = own.address.empty() ? reached : own.address;
     }
   }
+
+  Member nobody = membership.members[0];  // on this host, as far as anybody knows
+  nobody.port = 0;
+  nobody.process = 0;
+  membership.members.resize(static_cast<std::size_t>(options.size), nobody);
 
   gathering.controls.resize(static_cast<std::size_t>(options.size));
   const Deadline reported = Deadline::after(kFarewellSeconds);
@@ -350,6 +356,9 @@ Status check(const SessionOptions& options) {
     return fail(ErrorCode::kInvalidInput, "rank {} is not one of the {} ranks 0 to {}", options.rank, options.size,
                 options.size - 1);
   }
+  if (options.starting < 0 || options.starting > options.size || (options.starting > 0 && !options.is_elastic)) {
+    return fail(ErrorCode::kInvalidInput, "{} of {} ranks cannot begin a job", options.starting, options.size);
+  }
   MOTLEY_TRY(check_names(own_claim(options, {}, 0)));
   MOTLEY_TRY(check_bind(options.bind_host, options.given_secret));
   if (options.rank == 0 && !options.is_newcomer) MOTLEY_TRY(check_bind(options.rendezvous.host, options.given_secret));
@@ -387,7 +396,7 @@ Result<std::unique_ptr<Session>> Session::join(const SessionOptions& options, co
                                      : options.rank == 0 ? gather(options, secret)
                                                          : attend(options, secret));
   if (!options.is_newcomer) {
-    for (int rank = 0; rank < options.size; ++rank) gathering.present.push_back(rank);
+    for (int rank = 0; rank < options.first_ranks(); ++rank) gathering.present.push_back(rank);
   }
   SessionOptions joined = options;
   joined.publish = {};

@@ -96,6 +96,7 @@ struct SessionOptions {
   std::string tenant = "local";
   int rank = 0;
   int size = 1;
+  int starting = 0;                     // of an elastic session: so many ranks, from 0, begin it; 0: all
   Endpoint rendezvous;                  // rank 0 listens here, others connect here
   std::string bind_host = "127.0.0.1";  // that the data listener is bound to; anything but loopback needs given_secret
   bool given_secret = false;            // the user configured the secret (a generated one is only good on loopback)
@@ -118,6 +119,8 @@ struct SessionOptions {
   // Rank 0 only, optional: called with the address really bound before others are waited for (to publish it). What it
   // holds on to is of no use once all have joined.
   std::function<Status(const Endpoint&)> publish;
+
+  int first_ranks() const { return starting > 0 ? starting : size; }
 };
 
 class Session {

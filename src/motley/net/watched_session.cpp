@@ -59,7 +59,7 @@ Status WatchedSession::connect_all(const Deadline& deadline) {
     MOTLEY_ASSIGN(auto control, connect_to(peer, kControlPurpose, deadline));
     requests_.take_over({peer, std::move(control), std::nullopt});
   }
-  const auto all = static_cast<std::size_t>(membership_.size() - 1);
+  const auto all = static_cast<std::size_t>(options_.first_ranks() - 1);
   requests_.wait(deadline.remaining(), [&] { return health_.failed() || requests_.connected() == all; });
   if (health_.failed()) return fail(health_.failure());
   if (requests_.connected() == all) return {};

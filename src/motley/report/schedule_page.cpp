@@ -287,16 +287,20 @@ std::string schedule_page(const ScheduleView& view) {
 }
 
 std::string scheduler_page(const scheduling::Controller& controller) {
-  Rows rows = {{"id", "name", "state", "workers", "nodes", "attempt", "last change"}};
+  Rows rows = {{"id", "name", "state", "workers", "nodes", "attempt", "restart cost", "last change"}};
   int pending = 0, running = 0, over = 0;
   const std::vector<scheduling::JobRecord>& records = controller.records();
   for (auto record = records.rbegin(); record != records.rend(); ++record) {
     const bool is_pending = record->state == scheduling::JobState::kPending;
     ++(is_over(record->state) ? over : is_pending ? pending : running);
     if (rows.size() > kMaxJobs) continue;
+    const std::string resizing =
+        record->resizing.empty() ? "" : fmt::format(", to go on with {}", count_workers(record->resizing));
     rows.push_back({fmt::format("{}", record->id), record->job.name, to_string(record->state),
-                    fmt::format("{}", count_workers(record->nodes)), scheduling::describe(record->nodes),
-                    fmt::format("{}", record->attempt), record->changed});
+                    fmt::format("{}{}", count_workers(record->nodes), resizing), scheduling::describe(record->nodes),
+                    fmt::format("{}", record->attempt),
+                    format_seconds(record->restart_cost()) + (record->measured_restart_cost ? " measured" : ""),
+                    record->changed});
   }
   return document({.title = "Scheduler",
                    .facts = {fmt::format("{} pending", pending), fmt::format("{} running", running),

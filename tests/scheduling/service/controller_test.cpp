@@ -25,13 +25,20 @@ struct World {
     double stops = -1;  // after it was asked to end; -1: it was not
     int code = 0;
     bool is_lost = false;
-    std::vector<NodeAllocation> nodes;
+    std::vector<NodeAllocation> nodes;  // what it uses
+    // Of one whose launcher can resize it: what that says, and does with a request some time after it has come.
+    std::optional<train::WorkerCount> count;
+    std::string request;
+    std::vector<NodeAllocation> wanted;
+    double answers = 0;  // when; infinite: never
   };
   double now = 1000;
   std::map<std::pair<int, int>, Run> runs;  // by job and attempt: each begins once at most, as executors promise
   std::map<int, int> completions;           // of jobs, with 0
   std::vector<std::string> down;
   std::function<Run(const Attempt&)> begin = [](const Attempt&) { return Run{10}; };
+  std::function<double()> answers_after = [] { return 0.5; };
+  std::function<std::string()> refuses = [] { return ""; };
   std::function<bool()> is_killed = [] { return false; };
   std::function<bool()> fails = [] { return false; };  // this call
   std::map<int, JobRecord> saved;                      // in a store in memory
@@ -57,10 +64,25 @@ class FakeExecutor final : public Executor {
     MOTLEY_TRY(maybe_fail());
     const auto run = world_.runs.find({attempt.job, attempt.number});
     if (run == world_.runs.end()) return AttemptStatus{};
-    if (world_.runs_now(run->second)) return AttemptStatus{AttemptStatus::State::kRunning};
+    if (world_.runs_now(run->second)) {
+      AttemptStatus running{AttemptStatus::State::kRunning};
+      running.count = say(run->second);
+      return running;
+    }
     if (run->second.is_lost) return AttemptStatus{AttemptStatus::State::kLost};
     const bool was_stopped = run->second.stops >= 0 && run->second.stops < run->second.ends;
     return AttemptStatus{AttemptStatus::State::kEnded, was_stopped ? 130 : run->second.code};
+  }
+  // Further workers begin at once; those who leave take their time.
+  Status resize(const Attempt& attempt) override {
+    MOTLEY_TRY(maybe_fail());
+    World::Run& run = world_.runs.at({attempt.job, attempt.number});
+    if (run.request == attempt.request) return maybe_fail();
+    run.request = attempt.request;
+    run.wanted = world_.saved.at(attempt.job).resizing;
+    run.answers = world_.now + world_.answers_after();
+    if (count_workers(run.wanted) > count_workers(run.nodes)) run.nodes = run.wanted;
+    return maybe_fail();
   }
   Status ask_to_end(const Attempt& attempt) override {
     MOTLEY_TRY(maybe_fail());
@@ -85,6 +107,21 @@ class FakeExecutor final : public Executor {
   }
 
  private:
+  std::optional<train::WorkerCount> say(World::Run& run) const {
+    if (!run.count) return {};
+    if (!run.request.empty() && run.count->asked != run.request && world_.now >= run.answers) {
+      run.count->asked = run.request;
+      run.count->refused = world_.refuses();
+      if (run.count->refused.empty()) {
+        run.nodes = run.wanted;
+        run.count->workers = count_workers(run.nodes);
+        run.count->since = run.answers;
+      }
+    }
+    train::WorkerCount said = *run.count;
+    if (world_.now < said.since) said.workers = 0;
+    return said;
+  }
   Status maybe_fail() const {
     if (world_.is_killed()) throw Killed();
     if (world_.fails()) return fail(ErrorCode::kIo, "the executor fails");
@@ -218,6 +255,184 @@ TEST_F(ControllerTest, AJobIsAskedBeforeItShrinksAndKilledIfItDoesNotListen) {
   step(2);
   step();
   EXPECT_EQ(state("c"), JobState::kRunning);
+}
+
+// One that can have 1 to 4 workers of the four that there are, with the policy drf, which shares them equally.
+class ResizeTest : public ControllerTest {
+ protected:
+  void SetUp() override {
+    options_.policy = "drf";
+    options_.policy_options.slot_seconds = 1;
+    options_.preemption_cooldown_seconds = 0;
+    make(1, 4, options_);
+    world_.begin = [this](const Attempt& attempt) {
+      World::Run run{.ends = 1000};
+      if (announces_) {
+        const int workers = count_workers(attempt.nodes);
+        run.count = {.workers = workers, .since = world_.now + 0.25, .min_workers = 1, .max_workers = 4};
+      }
+      return run;
+    };
+    SubmittedJob elastic = job("a", 1, 1, 4, 3);
+    elastic.resize = "in-place";
+    elastic.grace_seconds = 5;
+    ASSERT_TRUE(controller_->submit({elastic}, world_.now));
+    step();
+    EXPECT_EQ(workers("a"), 4);
+    step(1);
+  }
+  // Another job comes, and after the policy's next decision half of the workers are to be its own.
+  void let_another_come() {
+    submit("b", 1, 1, 4);
+    step(1);
+  }
+  std::string why(const std::string& name) { return explain(controller().present(world_.now, name), name)->reason; }
+  const World::Run& run(int attempt) const { return world_.runs.at({1, attempt}); }
+  void expect_restart(const std::string& why) {
+    EXPECT_EQ(state("a"), JobState::kStopping);
+    EXPECT_THAT(controller().find("a")->changed, HasSubstr("; by a restart, as " + why));
+    EXPECT_TRUE(controller().find("a")->resizing.empty());
+    step(2);
+    step(1);
+    EXPECT_EQ(controller().find("a")->attempt, 2);
+    EXPECT_EQ(workers("a"), 2);
+    EXPECT_EQ(workers("b"), 2);
+  }
+
+  ControllerOptions options_;
+  bool announces_ = true;
+};
+
+TEST_F(ResizeTest, AJobIsResizedWithoutARestart) {
+  let_another_come();
+  EXPECT_EQ(state("a"), JobState::kRunning);
+  EXPECT_EQ(run(1).request, "2 1");
+  EXPECT_EQ(workers("a"), 4) << "it has not answered";
+  EXPECT_THAT(why("a"), HasSubstr("is asked to go on with 2 in place"));
+  EXPECT_EQ(state("b"), JobState::kPending) << "before a has given back what it has";
+  step(0.6);
+  EXPECT_EQ(workers("a"), 2);
+  EXPECT_EQ(workers("b"), 2);
+  EXPECT_EQ(controller().find("a")->changed, "shrunk from 4 to 2 workers for b, in place");
+  EXPECT_DOUBLE_EQ(controller().find("a")->measured_restart_cost.value(), 0.5);
+  EXPECT_EQ(controller().find("a")->job.restart_cost_seconds, 3);
+
+  // b ends, but not at once.
+  ASSERT_TRUE(controller_->cancel("b", world_.now));
+  step(0.1);
+  step(0.7);
+  EXPECT_EQ(run(1).request, "2 1") << "b still runs";
+  world_.answers_after = [] { return 1.5; };
+  step(1);
+  step(1);
+  EXPECT_EQ(run(1).request, "4 2");
+  EXPECT_EQ(workers("a"), 4) << "what it is to have is its own already";
+  step(1.6);
+  EXPECT_TRUE(controller().find("a")->resizing.empty());
+  EXPECT_EQ(controller().find("a")->changed, "grown from 2 to 4 workers, in place");
+  EXPECT_DOUBLE_EQ(controller().find("a")->measured_restart_cost.value(), 1);
+  EXPECT_EQ(controller().find("a")->attempt, 1);
+  EXPECT_EQ(run(1).stops, -1) << "it was never asked to end";
+}
+
+TEST_F(ResizeTest, OneThatRefusesIsRestarted) {
+  world_.refuses = [] { return "the others have ended"; };
+  let_another_come();
+  step(0.6);
+  expect_restart("its launcher says: the others have ended");
+}
+
+TEST_F(ResizeTest, OneThatDoesNotAnswerIsRestarted) {
+  world_.answers_after = [] { return 1e9; };
+  let_another_come();
+  step(7.9);
+  EXPECT_EQ(state("a"), JobState::kRunning);
+  step(0.2);
+  expect_restart("it has not answered within 8 s");
+}
+
+TEST_F(ResizeTest, OneWhoseLauncherHasNotSaidSoIsRestarted) {
+  announces_ = false;
+  ASSERT_TRUE(controller_->cancel("a", world_.now));
+  step();
+  step(2);
+  SubmittedJob elastic = job("a2", 1, 1, 4, 3);
+  elastic.resize = "in-place";
+  ASSERT_TRUE(controller_->submit({elastic}, world_.now));
+  step(1);
+  let_another_come();
+  EXPECT_EQ(state("a2"), JobState::kStopping);
+  EXPECT_THAT(controller().find("a2")->changed, HasSubstr("has not said that it can be resized in place"));
+}
+
+TEST_F(ResizeTest, OneIsRestartedWhoseLauncherTakesNoSuchNumber) {
+  world_.runs.at({1, 1}).count->min_workers = 3;
+  step(0.1);
+  let_another_come();
+  expect_restart("its launcher takes 3 to 4 workers");
+}
+
+TEST_F(ResizeTest, AJobThatDoesNotSayThatItMayBeIsRestarted) {
+  let_another_come();
+  step(0.6);
+  submit("c", 1, 1, 4);
+  step(1);
+  EXPECT_EQ(state("b"), JobState::kStopping) << "its launcher could, it does not say so";
+  EXPECT_THAT(controller().find("b")->changed, ::testing::Not(HasSubstr("by a restart")));
+}
+
+TEST_F(ResizeTest, ACancelledJobEndsWhateverItWasAsked) {
+  world_.answers_after = [] { return 1e9; };
+  let_another_come();
+  ASSERT_TRUE(controller_->cancel("a", world_.now));
+  step(0.1);
+  EXPECT_EQ(state("a"), JobState::kStopping);
+  step(2);
+  step();
+  EXPECT_EQ(state("a"), JobState::kCancelled);
+  EXPECT_EQ(workers("b"), 4);
+}
+
+// The service is killed before the request has come, after it, and after its answer.
+TEST_F(ResizeTest, AServiceThatWasKilledFindsOutWhatTheJobHas) {
+  world_.answers_after = [] { return 2; };
+  submit("b", 1, 1, 4);
+  world_.now += 1;
+  FakeExecutor executor(world_);
+  const auto lost = controller_->step(world_.now, observe(executor, controller().watched())).commands;
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].kind, Command::Kind::kResize);
+  EXPECT_EQ(run(1).request, "");
+  make(1, 4, options_);
+  step(0.1);
+  EXPECT_EQ(run(1).request, "2 1") << "it is asked by the new one";
+  EXPECT_EQ(state("b"), JobState::kPending);
+  make(1, 4, options_);
+  step(1.8);
+  EXPECT_EQ(workers("a"), 4);
+  EXPECT_EQ(state("b"), JobState::kPending);
+  make(1, 4, options_);
+  step(0.5);
+  EXPECT_EQ(workers("a"), 2);
+  EXPECT_EQ(run(1).request, "2 1");
+  step(1);
+  EXPECT_EQ(workers("b"), 2);
+  EXPECT_EQ(controller().find("a")->attempt, 1);
+  EXPECT_NEAR(controller().find("a")->measured_restart_cost.value(), 2.1, 1e-9);
+}
+
+// From SIGTERM to the end, which takes a second, and from the start to the first step, a quarter of one.
+TEST_F(ResizeTest, ARestartIsMeasured) {
+  world_.refuses = [] { return "no"; };
+  let_another_come();
+  step(0.6);
+  EXPECT_FALSE(controller().find("a")->measured_restart_cost);
+  step(1.2);
+  step(0.3);
+  EXPECT_EQ(controller().find("a")->attempt, 2);
+  EXPECT_NEAR(controller().find("a")->measured_restart_cost.value(), 1.2 + 0.25, 1e-9);
+  EXPECT_EQ(controller().present(world_.now).jobs[0].elastic->restart_cost_seconds,
+            controller().find("a")->measured_restart_cost);
 }
 
 TEST_F(ControllerTest, JobsThatHaveJustBegunAreLeftAlone) {
@@ -444,6 +659,7 @@ TEST_F(ControllerTest, APolicyThatFailsIsAskedAgain) {
 // the end every job that was acknowledged is over, none was completed twice, and at no time did two attempts of a job
 // run or a node have more than it has room for.
 TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
+  int all_resized = 0;
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     SCOPED_TRACE(seed);
     world_ = World();
@@ -452,9 +668,15 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
     options.policy = seed % 3 == 0 ? "drf" : seed % 3 == 1 ? "gadget-exact" : "fifo";
     options.policy_options.slot_seconds = 5;
     options.preemption_cooldown = 2;
-    world_.begin = [&](const Attempt&) {
-      return World::Run{.ends = 30 * random.uniform(), .code = random.below(4) == 0 ? 1 : 0};
+    world_.begin = [&](const Attempt& attempt) {
+      World::Run run{.ends = 30 * random.uniform(), .code = random.below(4) == 0 ? 1 : 0};
+      if (random.below(4) > 0) {
+        run.count = {.workers = count_workers(attempt.nodes), .since = world_.now, .min_workers = 1, .max_workers = 9};
+      }
+      return run;
     };
+    world_.answers_after = [&] { return random.below(4) == 0 ? 1e9 : 2 * random.uniform(); };
+    world_.refuses = [&] { return random.below(4) == 0 ? "the others have ended" : ""; };
     double until = 0;  // the disk is full
     make(3, 4, options);
     world_.is_killed = [&] { return random.below(50) == 0; };
@@ -462,7 +684,7 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
       if (random.below(200) == 0) until = world_.now + 5 * random.uniform();
       return world_.now < until || random.below(20) == 0;
     };
-    int kills = 0;
+    int kills = 0, resized = 0;
     std::vector<std::string> acknowledged;
     std::optional<SubmittedJob> asked;  // and not acknowledged
     for (int round = 0; round < 4000; ++round) {
@@ -476,6 +698,8 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
                       1 + static_cast<int>(random.below(static_cast<std::uint64_t>(workers))),
                       workers + static_cast<int>(random.below(4)), 0.5);
           asked->max_retries = 1000;
+          asked->grace_seconds = 5;
+          if (random.below(2) == 0) asked->resize = "in-place";
         }
         if (asked && controller_->submit({*asked}, world_.now)) {
           acknowledged.push_back(asked->name);
@@ -506,12 +730,16 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
         for (const NodeAllocation& share : run.nodes) used[share.node] += share.workers;
       }
       for (const auto& [node, workers] : used) EXPECT_LE(workers, 4) << node;
+      for (const JobRecord& record : controller().records()) {
+        if (record.state == JobState::kRunning && record.resizes > 0 && record.resizing.empty()) ++resized;
+      }
       if (is_ending &&
           std::ranges::all_of(controller().records(), [](const JobRecord& one) { return is_over(one.state); })) {
         break;
       }
     }
     EXPECT_GT(kills, 0);
+    all_resized += resized;
     ASSERT_EQ(controller().records().size(), acknowledged.size());
     for (const std::string& name : acknowledged) {
       const JobRecord* record = controller().find(name);
@@ -526,6 +754,7 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
       EXPECT_EQ(record->state == JobState::kCompleted, completions == 1) << name;
     }
   }
+  EXPECT_GT(all_resized, 0);
 }
 
 }  // namespace

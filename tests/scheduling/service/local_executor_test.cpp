@@ -96,6 +96,33 @@ TEST_F(LocalExecutorTest, AnotherExecutorAsksItToEnd) {
   EXPECT_THAT(text("attempt/output"), ::testing::HasSubstr("saved"));
 }
 
+TEST_F(LocalExecutorTest, PassesOnHowManyWorkersThereAreAndAreToBe) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  Attempt one = attempt(
+      "cd $MOTLEY_ATTEMPT_FOLDER; echo rubbish > workers.json; touch ready; until [ -e workers ]; do "
+      "sleep 0.02; done; echo '{\"workers\": 3, \"since\": 5, \"min_workers\": 1, \"max_workers\": 4, "
+      "\"asked\": \"'$(cat workers)'\", \"refused\": \"\"}' > said; mv said workers.json; sleep 100");
+  ASSERT_TRUE(executor->start(one));
+  const auto wait_until = [&](const auto& holds) {
+    for (const Deadline deadline = Deadline::after(20); !holds();
+         SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01)) {
+      ASSERT_FALSE(deadline.passed());
+    }
+  };
+  wait_until([&] { return std::filesystem::exists(one.folder / "ready"); });
+  EXPECT_EQ(executor->look(one)->state, State::kRunning);
+  EXPECT_FALSE(executor->look(one)->count);
+  one.request = "3 7";
+  ASSERT_TRUE(executor->resize(one));
+  ASSERT_TRUE(executor->resize(one));
+  wait_until([&] { return executor->look(one)->count.has_value(); });
+  EXPECT_EQ(executor->look(one)->count,
+            (train::WorkerCount{
+                .workers = 3, .since = 5, .min_workers = 1, .max_workers = 4, .asked = "3 7", .refused = ""}));
+  ASSERT_TRUE(executor->kill(one));
+  wait_for(*executor, one, State::kLost);
+}
+
 TEST_F(LocalExecutorTest, WhatIsKilledIsLost) {
   const std::unique_ptr<Executor> executor = *make_local_executor();
   const Attempt one = attempt("trap '' TERM; sleep 100");

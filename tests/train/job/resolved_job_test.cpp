@@ -58,6 +58,31 @@ TEST_F(ResolvedJobTest, WithoutFilesHasTheWorkersThatItAsksFor) {
   EXPECT_THAT(refused(job), HasSubstr("global_batch_size: 2 is smaller than the number of workers; accepted: 3"));
 }
 
+// A rank for each worker that it may have, whatever it begins with.
+TEST_F(ResolvedJobTest, AnElasticJobThatCanGrowHasItsMostWorkers) {
+  Job job;
+  job.execution.workers = 2;
+  job.execution.elastic = "1:4";
+  EXPECT_EQ(resolve_job(job)->cluster.workers.size(), 2u);
+  EXPECT_EQ(resolve_job(job, true)->cluster.workers.size(), 4u);
+  EXPECT_EQ(resolve_job(job, true)->job.execution.workers, 2);
+  job.execution.elastic = "3:4";
+  EXPECT_THAT(resolve_job(job, true).error().message,
+              HasSubstr("elastic: 3:4; the job has 2 workers; accepted: a range that they are in"));
+
+  job.execution.elastic = "1:4";
+  job.execution.cluster = (folder_ / "cluster.yaml").string();
+  ASSERT_TRUE(write_file(job.execution.cluster,
+                         "version: 2\ndevice_types: [{name: core, kind: cpu, count: 3}]\n"
+                         "workers: [{name: a, device: core}, {name: b, device: core}, {name: c, device: core}]\n"));
+  const auto described = resolve_job(job, true);
+  ASSERT_TRUE(described) << described.error().message;
+  EXPECT_EQ(described->cluster.workers.size(), 3u);
+  EXPECT_THAT(refused(job), HasSubstr("workers: 2 is given, '"));
+  job.execution.workers = 4;
+  EXPECT_THAT(resolve_job(job, true).error().message, HasSubstr("workers: 4 is given, '"));
+}
+
 TEST_F(ResolvedJobTest, FollowsItsPlan) {
   const auto resolved = resolve_job(planned());
   ASSERT_TRUE(resolved) << resolved.error().message;

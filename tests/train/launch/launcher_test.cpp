@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "motley/base/os/file.h"
+#include "motley/train/records/worker_count.h"
 
 namespace motley::train {
 namespace {
@@ -71,6 +72,85 @@ TEST_F(LauncherTest, KillsARankThatIsStoppedOnceAnotherHasNamedIt) {
       "printf '\\002{\"code\": 0, \"message\": \"rank 1 has been silent\", \"rank\": 1}\\n'; exit 1");
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().message, "rank 0: rank 1 has been silent");
+}
+
+// Rank 0 asks, and says how many workers there are, as they would. The first one that is started as rank 2 ends at
+// once, the second one stays.
+TEST_F(LauncherTest, StartsAndSendsAwayWorkersAsItIsAsked) {
+  const std::string folder = run_->folder().string();
+  ASSERT_TRUE(write_file(folder + "/workers", "2 of another start\n"));
+  LaunchOptions options;
+  options.program = {"/bin/bash"};
+  options.worker_arguments = {"-c", fmt::format(R"(
+cd {}
+ask() {{ echo "$1" > request; mv request workers; }}
+wait_for() {{ until [ -e $2 ] && grep -qF "$1" $2; do sleep 0.02; done; }}
+leave() {{ echo $MOTLEY_RANK >> left; printf '\002{{"code": {}, "message": "left", "rank": '$MOTLEY_RANK'}}\n'; exit 143; }}
+echo "$MOTLEY_RANK of $MOTLEY_SIZE newcomer: $MOTLEY_NEWCOMER" >> begun
+if [ $MOTLEY_RANK = 2 ] && ! [ -e again ]; then touch again; exit 5; fi
+if [ $MOTLEY_RANK != 0 ]; then
+  trap leave TERM
+  echo $MOTLEY_RANK >> ready
+  while true; do sleep 0.02; done
+fi
+wait_for 1 ready
+printf '\0032\n'
+for request in many '4 too many' '0' ''; do
+  ask "$request"
+  wait_for "workers: '$request' is asked for; accepted: 1 to 3" workers.json
+done
+ask '3 first'
+wait_for '2 of 3 workers are there, as others have ended' workers.json
+ask '3 second'
+wait_for 2 ready
+printf '\0033\n'
+wait_for '"asked":"3 second","refused":""' workers.json
+cp workers.json grown
+ask '1'
+wait_for 1 left
+wait_for 2 left
+printf '\0031\n'
+wait_for '"asked":"1"' workers.json
+cp workers.json shrunk
+)",
+                                                folder, static_cast<int>(ErrorCode::kLeft))};
+  options.workers = 2;
+  options.min_workers = 1;
+  options.max_workers = 3;
+  options.replacements = 5;
+  options.count_folder = folder;
+  options.quiet = true;
+  options.deadline = Deadline::after(60);
+  const Status status = launch_workers(options, *run_);
+  EXPECT_TRUE(status) << status.error().message;
+  const auto count = [&](const char* name) {
+    return parse_json<WorkerCount>(read_file(run_->folder() / name).value_or(""), name).value_or(WorkerCount());
+  };
+  EXPECT_EQ(count("grown").workers, 3);
+  EXPECT_EQ(count("shrunk").workers, 1);
+  EXPECT_EQ(count("shrunk").min_workers, 1);
+  EXPECT_EQ(count("shrunk").max_workers, 3);
+  EXPECT_EQ(count("shrunk").refused, "");
+  EXPECT_GT(count("shrunk").since, count("grown").since);
+  EXPECT_FALSE(std::filesystem::exists(run_->folder() / "workers.json")) << "nobody is there to be asked";
+  const std::string begun = read_file(run_->folder() / "begun").value_or("");
+  EXPECT_THAT(begun, HasSubstr("0 of 3 newcomer: \n"));
+  EXPECT_EQ(std::ranges::count(begun, '\n'), 4) << begun;
+  EXPECT_THAT(begun, ::testing::EndsWith("2 of 3 newcomer: 1\n2 of 3 newcomer: 1\n"));
+}
+
+TEST_F(LauncherTest, AJobThatIsNotElasticSaysSo) {
+  const std::string folder = run_->folder().string();
+  LaunchOptions options;
+  options.program = {"/bin/bash"};
+  options.worker_arguments = {"-c", fmt::format("cd {}; printf '\\0031\\n'; echo 2 > request; mv request workers; "
+                                                "until grep -q 'not elastic' workers.json; do sleep 0.02; done",
+                                                folder)};
+  options.count_folder = folder;
+  options.quiet = true;
+  options.deadline = Deadline::after(60);
+  const Status status = launch_workers(options, *run_);
+  EXPECT_TRUE(status) << status.error().message;
 }
 
 TEST_F(LauncherTest, AStartThatFailsLeavesSignalsAndDescriptorsAsTheyWere) {

@@ -167,7 +167,7 @@ Status conclude(const train::RunDirectory& run, Status status, const TrainView& 
 // As a rank that a launcher, ours or another, started.
 Status train_as_started(train::Job job, const TrainRequest& request, const train::Role& role, bool resume,
                         const train::RunDirectory& run, const TrainView& view) {
-  Result<train::ResolvedJob> read = train::resolve_job(std::move(job));
+  Result<train::ResolvedJob> read = train::resolve_job(std::move(job), role.launcher == "motley");
   if (role.launcher == "motley") {
     bool writes = false;  // the launcher concludes
     Status status = read ? train::train_as_rank(*read, run, role, request.hosts, resume, writes) : fail(read.error());
@@ -249,7 +249,11 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
     }
     train::name_token_files(job);
     view.print(fmt::format("run: {}", run.folder().string()));
-    MOTLEY_TRY(train::launch_job(job, run, resume, {.quiet = request.quiet}));
+    // Where the scheduler that runs this asks for another number of workers, or else whoever has the run's folder.
+    const char* attempt = std::getenv("MOTLEY_ATTEMPT_FOLDER");
+    MOTLEY_TRY(train::launch_job(
+        job, run, resume,
+        {.count_folder = attempt != nullptr ? fs::path(attempt) : run.folder(), .quiet = request.quiet}));
     // The worker that was to write it may have been lost when all was done.
     const bool lacks_summary = !job.execution.elastic.empty() && !fs::exists(run.summary_file());
     return lacks_summary ? train::write_summary(run, job) : Status();

@@ -3,6 +3,7 @@
 //
 //   lock    held for as long as the wrapper lives, where its host tells locks
 //   begun   the wrapper's process; made by whoever comes first, so that the command begins once at most
+//   workers, workers.json  how many workers are asked for, and there are (motley/train/records/worker_count.h)
 //   ended   the command's exit code, or 128 + the signal that ended it, and in a second line why it could not be
 //           started, where it could not; written whole, and durable
 //

@@ -18,6 +18,7 @@ namespace motley::scheduling {
 namespace {
 
 constexpr int kCannotBeStarted = 126;  // as in a shell
+constexpr std::size_t kMaxCountBytes = 1 << 16;
 
 class LocalExecutor final : public Executor {
  public:
@@ -50,11 +51,21 @@ class LocalExecutor final : public Executor {
     if (const auto ended = read_ended(attempt)) return *ended;
     const bool had_begun = has_begun(attempt);
     const Descriptor lock(::open((attempt.folder / "lock").c_str(), O_RDWR | O_CLOEXEC));
-    if (lock.valid() && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0) return AttemptStatus{State::kRunning};
+    if (lock.valid() && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0) {
+      AttemptStatus running{State::kRunning};
+      if (const auto text = read_file(train::worker_count_file(attempt.folder), kMaxCountBytes)) {
+        if (auto count = parse_json<train::WorkerCount>(*text, "workers.json")) running.count = std::move(*count);
+      }
+      return running;
+    }
     // The wrapper is gone. What it noted last it noted before it let go of the lock.
     if (const auto ended = read_ended(attempt)) return *ended;
     if (!had_begun) return AttemptStatus{State::kUnknown};
     return AttemptStatus{kill_processes(attempt.folder) ? State::kRunning : State::kLost};
+  }
+
+  Status resize(const Attempt& attempt) override {
+    return write_file(train::worker_request_file(attempt.folder), attempt.request + "\n");
   }
 
   // By the wrapper, which passes it on; if it is still the one that holds the lock: process numbers are used again.

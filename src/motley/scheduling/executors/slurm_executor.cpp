@@ -176,6 +176,11 @@ class SlurmExecutor final : public Executor {
     return over(key, ended.value_or(AttemptStatus{State::kLost}));
   }
 
+  // Its looks see no launcher that could be asked: the tasks of a job are Slurm's.
+  Status resize(const Attempt& attempt) override {
+    return fail(ErrorCode::kUnavailable, "job '{}': Slurm's jobs are not resized in place", attempt.name);
+  }
+
   Status ask_to_end(const Attempt& attempt) override {
     if (forbid(attempt)) {
       cancel(attempt, {});

@@ -18,6 +18,8 @@ constexpr double kStartSeconds = 2;    // after which an attempt that has not be
 constexpr double kAlmostDone = 0.95;   // of what a job should take: it takes longer than was said
 constexpr double kLonger = 1.5;        // then so many times as long
 constexpr std::size_t kMaxNames = 3;   // in a reason
+// Between two requests of the same: the first one may have failed, or been lost with the service.
+constexpr double kAskAgainSeconds = 1;
 
 int to_number(std::size_t place) {
   return static_cast<int>(place);
@@ -28,6 +30,19 @@ std::string join_names(const std::vector<std::string>& names) {
   for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i) text += (i > 0 ? ", " : "") + names[i];
   if (names.size() > kMaxNames) text += fmt::format(" and {} more", names.size() - kMaxNames);
   return text;
+}
+
+// Whether each part of one is within the other.
+bool is_within(const Placement& inner, const Placement& outer) {
+  return std::ranges::all_of(inner, [&](const Part& part) {
+    const auto found = std::ranges::find(outer, part.node, &Part::node);
+    return found != outer.end() && found->workers >= part.workers;
+  });
+}
+
+// In which it should have answered: what it is granted to leave and to begin anew.
+double resize_seconds(const SubmittedJob& job) {
+  return job.grace_seconds + job.restart_cost_seconds;
 }
 
 }  // namespace
@@ -153,7 +168,8 @@ Attempt Controller::make_attempt(const JobRecord& record) const {
           make_command(record.job, count_workers(record.nodes), record.attempt, (job / "work").string()),
           record.job.directory,
           job / fmt::format("attempt-{}", record.attempt),
-          record.nodes};
+          record.nodes,
+          record.resizing.empty() ? "" : fmt::format("{} {}", count_workers(record.resizing), record.resizes)};
 }
 
 Placement Controller::to_placement(const std::vector<NodeAllocation>& nodes) const {
@@ -167,6 +183,12 @@ Placement Controller::to_placement(const std::vector<NodeAllocation>& nodes) con
   return placement;
 }
 
+std::vector<NodeAllocation> Controller::to_nodes(const Placement& placement) const {
+  std::vector<NodeAllocation> nodes;
+  for (const Part& part : placement) nodes.push_back({topology_.nodes[index(part.node)].name, part.workers});
+  return nodes;
+}
+
 bool Controller::are_available(const Placement& placement) const {
   return std::ranges::all_of(placement, [&](const Part& part) { return is_available(index(part.node)); });
 }
@@ -176,13 +198,14 @@ void Controller::add_live(int id) {
   places_.emplace(id, live_.size());
   live_.push_back({id, one.attempt_started});
   jobs_.push_back(make_job(one.job, one.submitted, topology_.types));
+  jobs_.back().elastic->restart_cost_seconds = one.restart_cost();
   Progress progress{.run_seconds = one.run_seconds,
                     .device_seconds = one.device_seconds,
                     .done_seconds = one.done_seconds,
                     .since = one.attempt_started};
   if (one.state == JobState::kRunning && !one.is_cancelled) {
-    progress.placement = to_placement(one.nodes);
-    progress.resumes = one.attempt_started + (one.attempt > 1 ? one.job.restart_cost_seconds : 0);
+    progress.placement = to_placement(one.resizing.empty() ? one.nodes : one.resizing);
+    progress.resumes = one.attempt_started + (one.attempt > 1 ? one.restart_cost() : 0);
     if (!progress.placement.empty()) {
       progress.speed = speed(jobs_.back(), topology_.network, ring_place(topology_, progress.placement));
     }
@@ -203,7 +226,7 @@ void Controller::retarget(std::size_t place, Placement target, double now) {
   Progress& progress = progress_[place];
   const JobRecord& one = record(live_[place].id);
   progress.placement = std::move(target);
-  progress.resumes = now + (one.attempt > 0 ? one.job.restart_cost_seconds : 0);
+  progress.resumes = now + (one.attempt > 0 ? one.restart_cost() : 0);
   if (!progress.placement.empty()) {
     progress.speed = speed(jobs_[place], topology_.network, ring_place(topology_, progress.placement));
   }
@@ -216,6 +239,7 @@ void Controller::end_job(std::size_t place, JobState state, double now) {
   one.state = state;
   one.finished = now;
   one.nodes.clear();
+  one.resizing.clear();
   one.stop_by = 0;
   progress_[place].placement.clear();
   places_.erase(one.id);
@@ -278,6 +302,8 @@ void Controller::take_in(const AttemptSeen& seen, double now) {
   switch (seen.status.state) {
     case AttemptStatus::State::kRunning:
       live_[place].problem.clear();
+      live_[place].count = seen.status.count;
+      if (one.state == JobState::kRunning) follow_count(place, now);
       if (one.state == JobState::kStopping && live_[place].tried < 0) {
         live_[place].tried = now;  // a service that was killed may not have come to it
         command(Command::Kind::kAskToEnd, one);
@@ -309,6 +335,43 @@ void Controller::take_in(const AttemptSeen& seen, double now) {
   }
 }
 
+// What the attempt's launcher has said: that there is progress with the workers that it has, and what became of a
+// request for others.
+void Controller::follow_count(std::size_t place, double now) {
+  Live& live = live_[place];
+  JobRecord& one = record(live.id);
+  if (live.count && live.count->workers > 0 && !one.has_progress) {
+    one.has_progress = true;
+    touch(one.id);
+    if (one.attempt > 1) measure(place, one.stop_seconds + live.count->since - one.attempt_started);
+  }
+  if (one.resizing.empty()) return;
+  const bool has_answered = live.count && live.count->asked == make_attempt(one).request;
+  if (has_answered && live.count->refused.empty()) {
+    measure(place, live.count->since - one.resize_asked);
+    one.nodes = std::exchange(one.resizing, {});
+    one.changed += ", in place";
+    touch(one.id);
+  } else if (has_answered || now >= one.resize_asked + resize_seconds(one.job)) {
+    one.changed += "; by a restart, as " +
+                   (has_answered ? fmt::format("its launcher says: {}", live.count->refused)
+                                 : fmt::format("it has not answered within {:.3g} s", resize_seconds(one.job)));
+    ask_to_end(one, now);
+  } else if (now >= live.tried + kAskAgainSeconds) {
+    live.tried = now;
+    command(Command::Kind::kResize, one);
+  }
+}
+
+// How long a change of its workers took, from when it was asked to its first step with the others.
+void Controller::measure(std::size_t place, double seconds) {
+  JobRecord& one = record(live_[place].id);
+  const double measured = std::max(0.0, seconds);
+  one.measured_restart_cost = (measured + one.measured_restart_cost.value_or(measured)) / 2;
+  jobs_[place].elastic->restart_cost_seconds = one.restart_cost();
+  touch(one.id);
+}
+
 void Controller::attempt_over(std::size_t place, const AttemptStatus& status, double now) {
   settle(place, now);
   JobRecord& one = record(live_[place].id);
@@ -321,7 +384,9 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   one.device_seconds = progress.device_seconds;
   one.done_seconds = progress.done_seconds;
   const Placement was_on = to_placement(one.nodes);
+  one.stop_seconds = was_asked ? now - (one.stop_by - one.job.grace_seconds) : 0;
   one.nodes.clear();
+  one.resizing.clear();
   one.stop_by = 0;
   if (status.state == AttemptStatus::State::kEnded) one.exit_code = status.exit_code;
   if (status.state == AttemptStatus::State::kEnded && status.exit_code == 0) {
@@ -412,7 +477,7 @@ void Controller::apply(const Decision& decision, double now) {
     const JobRecord& one = record(live_[place].id);
     const bool runs = progress_[place].runs();
     const double cooldown =
-        options_.preemption_cooldown_seconds.value_or(options_.preemption_cooldown * one.job.restart_cost_seconds);
+        options_.preemption_cooldown_seconds.value_or(options_.preemption_cooldown * one.restart_cost());
     if (one.is_cancelled || (runs && now < live_[place].changed + cooldown)) continue;
     changing.insert(change.job);
     const int before = count_workers(progress_[place].placement);
@@ -453,10 +518,45 @@ void Controller::apply(const Decision& decision, double now) {
   }
 }
 
-// Brings attempts in line with targets: first what is to end, then what has room now.
+void Controller::ask_to_end(JobRecord& one, double now) {
+  one.state = JobState::kStopping;
+  one.stop_by = now + one.job.grace_seconds;
+  one.resizing.clear();
+  touch(one.id);
+  command(Command::Kind::kAskToEnd, one);
+}
+
+// To go on with its target.
+void Controller::ask_to_resize(std::size_t place, double now) {
+  JobRecord& one = record(live_[place].id);
+  one.resizing = to_nodes(progress_[place].placement);
+  ++one.resizes;
+  one.resize_asked = now;
+  live_[place].tried = now;
+  touch(one.id);
+  command(Command::Kind::kResize, one);
+}
+
+// Empty: it can be asked to go on with its target.
+std::string Controller::why_not_in_place(std::size_t place) const {
+  const JobRecord& one = record(live_[place].id);
+  const Placement& target = progress_[place].placement;
+  const std::optional<train::WorkerCount>& count = live_[place].count;
+  const int wanted = count_workers(target);
+  if (one.job.resize != "in-place") return "that is how it is resized";
+  if (!count || count->max_workers == 0) return "its launcher has not said that it can be resized in place";
+  if (wanted < count->min_workers || wanted > count->max_workers) {
+    return fmt::format("its launcher takes {} to {} workers", count->min_workers, count->max_workers);
+  }
+  const Placement there = to_placement(one.nodes);
+  if (there.empty() || (!is_within(there, target) && !is_within(target, there))) return "it goes to other nodes";
+  return "";
+}
+
+// Brings attempts in line with targets: first what is to end or to shrink, then what has room now.
 void Controller::reconcile(double now) {
   Capacity free(available_);
-  std::vector<std::size_t> waiting;
+  std::vector<std::size_t> growing, waiting;
   for (const auto& [id, place] : places_) {
     JobRecord& one = record(id);
     if (one.state == JobState::kPending) {
@@ -464,15 +564,33 @@ void Controller::reconcile(double now) {
       continue;
     }
     const Placement there = to_placement(one.nodes);
+    const Placement& target = progress_[place].placement;
     Placement held = there;
     std::erase_if(held, [&](const Part& part) { return !is_available(index(part.node)); });
-    if (free.fits(held, jobs_[place].reserve())) free.take(held, jobs_[place].reserve());
-    if (one.state == JobState::kRunning && there != progress_[place].placement) {
-      one.state = JobState::kStopping;
-      one.stop_by = now + one.job.grace_seconds;
-      touch(id);
-      command(Command::Kind::kAskToEnd, one);
+    const bool has_room = free.fits(held, jobs_[place].reserve());
+    if (has_room) free.take(held, jobs_[place].reserve());
+    if (one.state != JobState::kRunning || there == target) continue;
+    if (!one.resizing.empty() && !target.empty()) continue;  // once it has answered
+    const std::string why_not = target.empty() ? "it stops" : why_not_in_place(place);
+    if (!why_not.empty()) {
+      if (!target.empty() && one.job.resize == "in-place") one.changed += "; by a restart, as " + why_not;
+      ask_to_end(one, now);
+    } else if (is_within(target, there)) {
+      ask_to_resize(place, now);
+    } else if (has_room && held == there) {
+      growing.push_back(place);
     }
+  }
+  for (const std::size_t place : growing) {
+    JobRecord& one = record(live_[place].id);
+    const Placement there = to_placement(one.nodes);
+    const Placement& target = progress_[place].placement;
+    free.release(there, jobs_[place].reserve());
+    const bool has_room = free.fits(target, jobs_[place].reserve());
+    free.take(has_room ? target : there, jobs_[place].reserve());
+    if (!has_room) continue;
+    one.nodes = to_nodes(target);
+    ask_to_resize(place, now);
   }
   for (const std::size_t place : waiting) {
     const Placement& target = progress_[place].placement;
@@ -481,9 +599,11 @@ void Controller::reconcile(double now) {
     JobRecord& one = record(live_[place].id);
     one.state = JobState::kRunning;
     ++one.attempt;
-    for (const Part& part : target) one.nodes.push_back({topology_.nodes[index(part.node)].name, part.workers});
+    one.nodes = to_nodes(target);
     one.attempt_started = now;
+    one.has_progress = false;
     one.is_killed = false;
+    live_[place].count.reset();
     if (one.started == 0) one.started = now;
     live_[place].tried = now;
     touch(one.id);

@@ -7,7 +7,10 @@
 // on a full disk, nothing is commanded until it works again; where the policy fails, a new one is asked soon.
 //
 // A job has a target, the placement that the policy gave it last, and at most one attempt. Where they differ, the
-// attempt is asked to end; once it has, and once there is room, the next one starts with the target.
+// attempt is asked to end; once it has, and once there is room, the next one starts with the target. Or, where the job,
+// its launcher and its nodes allow that, the attempt is asked to go on with the target, in place: it keeps what it had
+// until it has answered, and gets what it is to have, for which there must be room, before it is asked. One that
+// refuses, or does not answer in the time that a restart should take, is asked to end.
 #pragma once
 
 #include <map>
@@ -26,7 +29,7 @@ namespace motley::scheduling {
 struct ControllerOptions {
   std::string policy = "gadget-exact";
   PolicyOptions policy_options = {.placement = PlacementStrategy::kCompact, .slot_seconds = 60};
-  // A job that runs is not moved, resized or stopped for others before it ran this many times its restart_cost_seconds.
+  // A job that runs is not moved, resized or stopped for others before it ran this many times its restart cost.
   double preemption_cooldown = 10;
   std::optional<double> preemption_cooldown_seconds = {};  // this long instead
 };
@@ -85,9 +88,10 @@ class Controller {
   // A job that is not over, as the policy knows it: by its place in live_.
   struct Live {
     int id = 0;
-    double changed = 0;     // when its target was last changed
-    double tried = kNever;  // when its attempt was last started by this controller
-    std::string problem;    // that the executor has with its attempt
+    double changed = 0;                            // when its target was last changed
+    double tried = kNever;                         // when its attempt was last started by this controller
+    std::string problem;                           // that the executor has with its attempt
+    std::optional<train::WorkerCount> count = {};  // what its launcher said last
   };
 
   static constexpr double kNever = -1e18;
@@ -103,6 +107,12 @@ class Controller {
   void retarget(std::size_t place, Placement target, double now);
   void take_in(const AttemptSeen& seen, double now);
   void take_in(const Problem& problem);
+  void follow_count(std::size_t place, double now);
+  void measure(std::size_t place, double seconds);
+  void ask_to_end(JobRecord& one, double now);
+  void ask_to_resize(std::size_t place, double now);
+  std::string why_not_in_place(std::size_t place) const;
+  std::vector<NodeAllocation> to_nodes(const Placement& placement) const;
   void attempt_over(std::size_t place, const AttemptStatus& status, double now);
   void end_job(std::size_t place, JobState state, double now);
   void take_in_nodes(const Observation& seen, double now);

@@ -31,13 +31,23 @@ Observation observe(Executor& executor, const std::vector<Attempt>& watched) {
 std::vector<Problem> carry_out(Executor& executor, const std::vector<Command>& commands) {
   std::vector<Problem> problems;
   for (const auto& [kind, attempt] : commands) {
-    const bool starts = kind == Command::Kind::kStart;
-    const bool kills = kind == Command::Kind::kKill;
-    const Status done = starts  ? executor.start(attempt)
-                        : kills ? executor.kill(attempt)
-                                : executor.ask_to_end(attempt);
+    Status done;
+    const char* what = "";
+    switch (kind) {
+      case Command::Kind::kStart:
+        done = executor.start(attempt), what = "started";
+        break;
+      case Command::Kind::kResize:
+        done = executor.resize(attempt), what = "resized";
+        break;
+      case Command::Kind::kAskToEnd:
+        done = executor.ask_to_end(attempt), what = "asked to end";
+        break;
+      case Command::Kind::kKill:
+        done = executor.kill(attempt), what = "killed";
+        break;
+    }
     if (done) continue;
-    const char* what = starts ? "started" : kills ? "killed" : "asked to end";
     problems.push_back(
         {attempt.job, attempt.number, fmt::format("it could not be {}: {}", what, done.error().message)});
   }

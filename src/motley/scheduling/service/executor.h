@@ -10,6 +10,7 @@
 
 #include "motley/base/result.h"
 #include "motley/scheduling/service/job_record.h"
+#include "motley/train/records/worker_count.h"
 
 namespace motley::scheduling {
 
@@ -21,6 +22,7 @@ struct Attempt {
   std::string directory;         // where it runs
   std::filesystem::path folder;  // the attempt's own: output, and what the executor notes
   std::vector<NodeAllocation> nodes;
+  std::string request = {};  // for another number of workers (worker_count.h), which no other one is like; empty: none
 };
 
 // What the command finds in its environment: MOTLEY_JOB, MOTLEY_ATTEMPT, MOTLEY_ATTEMPT_FOLDER, MOTLEY_WORKERS, and
@@ -35,6 +37,8 @@ struct AttemptStatus {
   int exit_code = 0;         // where it ended; 128 + signal for one that a signal ended
   bool node_failed = false;  // where it is lost: because a node of its is
   std::string why = {};      // where its command could not be started
+  // What its launcher says of its workers, where it says so and the executor can change their number.
+  std::optional<train::WorkerCount> count = {};
 };
 
 class Executor {
@@ -44,6 +48,8 @@ class Executor {
   // killed may start again what it is not sure of. The attempt outlives this process.
   virtual Status start(const Attempt& attempt) = 0;
   virtual Result<AttemptStatus> look(const Attempt& attempt) = 0;
+  // Passes the attempt's request on to its launcher; again, if it has been. The answer is in what look() sees.
+  virtual Status resize(const Attempt& attempt) = 0;
   // Asks all of its processes to save their work and end (SIGTERM), or ends them (SIGKILL). One that has not begun
   // never will, and is lost from then on. Does nothing for one that has ended.
   virtual Status ask_to_end(const Attempt& attempt) = 0;
@@ -54,7 +60,7 @@ class Executor {
 
 // What a controller wants done with an attempt.
 struct Command {
-  enum class Kind { kStart, kAskToEnd, kKill };
+  enum class Kind { kStart, kResize, kAskToEnd, kKill };
   Kind kind = Kind::kStart;
   Attempt attempt;
 };

@@ -118,7 +118,7 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
 // When it should start and be done, and what one device more would change.
 Result<std::vector<Forecast>> foretell(const Controller::Snapshot& present, std::size_t place, Explanation& answer) {
   const Deadline deadline = Deadline::after(kForecastSeconds);
-  MOTLEY_ASSIGN(const std::vector<Forecast> expected, forecast(present, present.jobs, present.topology, deadline));
+  MOTLEY_ASSIGN(std::vector<Forecast> expected, forecast(present, present.jobs, present.topology, deadline));
   answer.finishes = finite_or_minus_one(expected[place].finishes);
   ClusterTopology more = present.topology;
   const std::vector<int> types = list_types(present.jobs[place]);
@@ -178,6 +178,9 @@ Result<Explanation> explain(const Controller::Snapshot& present, const std::stri
     answer.reason =
         fmt::format("it {} with {} workers on {} nodes", record.state == JobState::kRunning ? "runs" : "ends",
                     count_workers(record.nodes), record.nodes.size());
+    if (!record.resizing.empty()) {
+      answer.reason += fmt::format(", and is asked to go on with {} in place", count_workers(record.resizing));
+    }
     if (const std::string& problem = present.problems[place]; !problem.empty()) {
       answer.reason += fmt::format(", but {}; it is tried again", problem);
     }

@@ -45,6 +45,11 @@ const OptionTable<SubmittedJob>& SubmittedJob::options() {
        &SubmittedJob::device_hour_cost},
       {{"max_retries", kInteger, "how often it is restarted after a failure of its own", 0, 1e6},
        &SubmittedJob::max_retries},
+      {choice("resize",
+              "how its number of workers changes: restart, or in-place where the job runs on this machine and its "
+              "launcher allows it, as that of an elastic motley train does",
+              {"restart", "in-place"}),
+       &SubmittedJob::resize},
   };
   return options;
 }
@@ -75,6 +80,7 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   if (job.weight > kMaxWeight) return refuse("weight", job.weight, "up to 1e9");
   if (job.device_hour_cost > kMaxWeight) return refuse("device_hour_cost", job.device_hour_cost, "up to 1e9");
   if (job.grace_seconds > kLongestGrace) return refuse("grace_period", job.grace_seconds, "up to 3600");
+  if (job.resize != "restart" && job.resize != "in-place") return refuse("resize", job.resize, "restart, in-place");
   if (const Status utility = check(job.utility); !utility) {
     return fail(utility.error().within(fmt::format("job '{}'", job.name)));
   }

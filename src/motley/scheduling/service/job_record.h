@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,8 @@ struct SubmittedJob {
   };
   std::vector<Speed> speeds = {};
   int max_retries = 0;  // how often it is started again after it failed by itself
+  // Where its number of workers changes, "restart", or "in-place" where its launcher and its nodes allow that.
+  std::string resize = "restart";
 
   static const OptionTable<SubmittedJob>& options();  // those that are one value each
 };
@@ -83,6 +86,7 @@ void fields(Archive& archive, SubmittedJob& job) {
   archive.optional("device_hour_cost", job.device_hour_cost);
   archive.optional("speeds", job.speeds);
   archive.optional("max_retries", job.max_retries);
+  archive.optional("resize", job.resize);
 }
 
 // Errors: kInvalidInput with field, value and what would be accepted, also for a job that could never run on these
@@ -160,6 +164,17 @@ struct JobRecord {
   int failures = 0;
   int exit_code = 0;    // of the last attempt that ended by itself
   std::string changed;  // why it was last started, resized, moved or stopped
+  // What the attempt is asked to go on with, in place; none: nothing. `nodes` are then its own until it has answered:
+  // what it had, or what it is to have, whichever is more.
+  std::vector<NodeAllocation> resizing;
+  int resizes = 0;                              // how often the job was asked so
+  double resize_asked = 0;                      // when it was last
+  double stop_seconds = 0;                      // that the attempt before took to end, once it was asked
+  bool has_progress = false;                    // the attempt has said that it has done a step
+  std::optional<double> measured_restart_cost;  // seconds; each new measurement counts as much as all before
+
+  // What it is expected to lose when its workers change.
+  double restart_cost() const { return measured_restart_cost.value_or(job.restart_cost_seconds); }
 };
 
 template <class Archive>
@@ -182,6 +197,12 @@ void fields(Archive& archive, JobRecord& record) {
   archive.optional("failures", record.failures);
   archive.optional("exit_code", record.exit_code);
   archive.optional("last_change", record.changed);
+  archive.optional("resizing_to", record.resizing);
+  archive.optional("resizes", record.resizes);
+  archive.optional("resize_asked", record.resize_asked);
+  archive.optional("stop_seconds", record.stop_seconds);
+  archive.optional("has_progress", record.has_progress);
+  archive.optional("measured_restart_cost", record.measured_restart_cost);
 }
 
 }  // namespace motley::scheduling

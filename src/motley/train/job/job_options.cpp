@@ -157,11 +157,14 @@ const OptionTable<BaselineSpec> kBaselineOptions = {
 };
 
 const OptionTable<ExecutionSpec> kExecutionOptions = {
-    {{"workers", kInteger, "worker processes; 0: those of the cluster file, else one", 0, 1024},
+    {{"workers", kInteger,
+      "worker processes, with elastic those that it begins with; 0: those of the cluster file, else one", 0, 1024},
      &ExecutionSpec::workers},
     {{"elastic", kText,
-      "MIN:MAX, such as '2:4': the job goes on where workers are lost, as long as MIN are left; without workers and a "
-      "cluster file MAX are started; empty: the loss of one ends the job"},
+      "MIN:MAX, such as '2:4': the job goes on where workers are lost, as long as MIN are left, and may be given other "
+      "numbers up to MAX while it runs; without workers and a cluster file MAX are started; empty: the loss of one "
+      "ends "
+      "the job"},
      &ExecutionSpec::elastic},
     {{"replacements", kInteger,
       "with elastic: how often, in all, a worker that was killed is started anew and takes its place again; 0: never",

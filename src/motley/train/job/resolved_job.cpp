@@ -124,14 +124,18 @@ Result<cluster::Cluster> arrange_workers(const Job& job, const planning::Plan& p
   return described;
 }
 
-// The workers that the cluster file describes, or execution.workers equal ones on this machine.
-Result<cluster::Cluster> make_workers(const Job& job, cluster::Cluster cluster) {
-  const std::int64_t count = job.execution.workers > 0        ? job.execution.workers
-                             : !job.execution.elastic.empty() ? job.execution.elastic_range().max
-                                                              : 1;
+// The workers that the cluster file describes, or execution.workers equal ones on this machine; of a job that can grow
+// as many as it may have.
+Result<cluster::Cluster> make_workers(const Job& job, cluster::Cluster cluster, bool can_grow) {
+  const bool is_elastic = !job.execution.elastic.empty();
+  const bool grows = can_grow && is_elastic;
+  const std::int64_t count = job.execution.workers > 0 && !grows ? job.execution.workers
+                             : is_elastic                        ? job.execution.elastic_range().max
+                                                                 : 1;
   if (!job.execution.cluster.empty()) {
     const auto described = static_cast<std::int64_t>(cluster.workers.size());
-    if (job.execution.workers > 0 && described != job.execution.workers) {
+    if (job.execution.workers > described ||
+        (job.execution.workers > 0 && described != job.execution.workers && !grows)) {
       return fail(ErrorCode::kInvalidInput, "workers: {} is given, '{}' describes {}", job.execution.workers,
                   job.execution.cluster, described);
     }
@@ -157,7 +161,7 @@ Result<cluster::Cluster> make_workers(const Job& job, cluster::Cluster cluster) 
 
 }  // namespace
 
-Result<ResolvedJob> resolve_job(Job job) {
+Result<ResolvedJob> resolve_job(Job job, bool can_grow) {
   ResolvedJob resolved;
   if (!job.execution.plan.empty()) {
     MOTLEY_ASSIGN(resolved.plan, read_plan(job));
@@ -167,12 +171,13 @@ Result<ResolvedJob> resolve_job(Job job) {
     MOTLEY_ASSIGN(resolved.cluster, cluster::read_cluster(job.execution.cluster));
   }
   MOTLEY_ASSIGN(resolved.cluster, resolved.plan ? arrange_workers(job, *resolved.plan, std::move(resolved.cluster))
-                                                : make_workers(job, std::move(resolved.cluster)));
+                                                : make_workers(job, std::move(resolved.cluster), can_grow));
   const auto [min, max] = job.execution.elastic_range();
   const int workers = static_cast<int>(resolved.cluster.workers.size());
-  if (max > 0 && (workers < min || workers > max)) {
+  const int starting = job.execution.workers > 0 ? static_cast<int>(job.execution.workers) : workers;
+  if (max > 0 && (starting < min || workers > max)) {
     return fail(ErrorCode::kInvalidInput, "elastic: {}; the job has {} workers; accepted: a range that they are in",
-                job.execution.elastic, workers);
+                job.execution.elastic, starting < min ? starting : workers);
   }
   resolved.job = std::move(job);
   return resolved;

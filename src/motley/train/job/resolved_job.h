@@ -14,12 +14,15 @@ namespace motley::train {
 
 struct ResolvedJob {
   Job job;                             // with the keys that the plan decides
-  cluster::Cluster cluster;            // with a worker for each rank
+  cluster::Cluster cluster;            // with a worker for each rank; an elastic job may begin with the first ones
   std::optional<planning::Plan> plan;  // none: every worker computes all layers
 };
 
 // Errors (kInvalidInput) name the key or the file, and what would be accepted.
-Result<ResolvedJob> resolve_job(Job job);
+//
+// `can_grow`: its launcher can start further workers, so that an elastic job has a rank for each worker that it may
+// have, whatever execution.workers it begins with.
+Result<ResolvedJob> resolve_job(Job job, bool can_grow = false);
 
 // How a job's steps are split among its workers, in the terms of `data`.
 Result<data::BatchSplitOptions> make_split_options(const Job& job, const cluster::Cluster& cluster,

@@ -89,16 +89,19 @@ Status check_inputs(const ResolvedJob& resolved) {
 }
 
 Result<Job> prepare_job(Job job) {
-  MOTLEY_ASSIGN(ResolvedJob resolved, resolve_job(std::move(job)));
+  MOTLEY_ASSIGN(ResolvedJob resolved, resolve_job(std::move(job), true));
   MOTLEY_TRY(check_inputs(resolved));
-  resolved.job.execution.workers = static_cast<std::int64_t>(resolved.cluster.workers.size());
+  std::int64_t& workers = resolved.job.execution.workers;
+  if (workers == 0) workers = static_cast<std::int64_t>(resolved.cluster.workers.size());
   return std::move(resolved.job);
 }
 
 Status launch_job(const Job& job, const RunDirectory& run, bool resume, LaunchOptions options) {
   MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
   options.program = own_program().command;
+  MOTLEY_ASSIGN(const ResolvedJob resolved, resolve_job(job, true));
   options.workers = static_cast<int>(job.execution.workers);
+  options.max_workers = static_cast<int>(resolved.cluster.workers.size());
   options.min_workers = job.execution.elastic_range().min;
   if (options.min_workers > 0) options.replacements = static_cast<int>(job.execution.replacements);
   options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};

@@ -21,9 +21,11 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/os/file.h"
+#include "motley/base/text.h"
 #include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/job/servers.h"
 #include "motley/train/loop/progress.h"
+#include "motley/train/records/worker_count.h"
 
 namespace motley::train {
 namespace {
@@ -32,8 +34,10 @@ namespace {
 constexpr char kErrorMark = '\x02';
 
 constexpr double kServerStartSeconds = 30;
-constexpr double kPartSeconds = 30;    // of an elastic run, between the first worker that is done and the last
-constexpr int kMaxRestarts = 3;        // after a parameter server was lost
+constexpr double kPartSeconds = 30;      // of an elastic run, between the first worker that is done and the last
+constexpr int kMaxRestarts = 3;          // after a parameter server was lost
+constexpr double kRequestSeconds = 0.1;  // between looks at whether another number of workers is asked for
+constexpr std::size_t kMaxRequestBytes = 256;
 constexpr double kStoppedSeconds = 1;  // after which a server or newcomer that is stopped (SIGSTOP) counts as lost
 
 bool is_stopped(pid_t process) {
@@ -73,12 +77,14 @@ struct Worker {
 
   const int rank;  // -1: the parameter server
   bool is_newcomer = false;
-  pid_t process = -1;   // there is none yet
-  int output = -1;      // read end, -1 after end of file
-  std::string partial;  // a line without its end yet
+  bool has_notice = false;  // to leave, as fewer workers are asked for
+  pid_t process = -1;       // there is none yet
+  int output = -1;          // read end, -1 after end of file
+  std::string partial;      // a line without its end yet
   std::ofstream log;
   std::optional<int> status;   // of waitpid
   std::optional<Error> error;  // that it left
+  int told_workers = 0;        // by it, last; 0: nothing new
   double ended = 0;
   double last_seen = monotonic_seconds();  // not stopped
 };
@@ -166,6 +172,8 @@ void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
       const std::string line = worker.partial.substr(begin, end - begin + 1);
       if (line.front() == kProgressMark) {
         if (!quiet) progress.show(line.substr(1, line.size() - 2));
+      } else if (line.front() == kWorkersMark) {
+        worker.told_workers = std::atoi(line.c_str() + 1);
       } else if (line.front() == kErrorMark) {
         worker.error = parse_error(line.substr(1));
       } else {
@@ -298,8 +306,17 @@ class Signals {
 class Launch {
  public:
   Launch(const LaunchOptions& options, const RunDirectory& run) : options_(options), run_(run) {}
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+  ~Launch() {
+    if (!tells_count()) return;
+    std::error_code ignored;
+    std::filesystem::remove(worker_count_file(options_.count_folder), ignored);
+    std::filesystem::remove(worker_request_file(options_.count_folder), ignored);
+  }
 
   Status run() {
+    if (tells_count()) begin_to_tell_count();
     if (!options_.server_arguments.empty()) MOTLEY_TRY(start_server());
     MOTLEY_TRY(start_workers());
     const auto has_ended = [](const Worker& worker) { return worker.status && worker.output < 0; };
@@ -307,6 +324,7 @@ class Launch {
       wait_for_news();
       follow_stops();
       for (auto worker = workers_.begin(); worker != workers_.end(); ++worker) follow(*worker);
+      follow_count();
       MOTLEY_TRY(follow_server());
       if (monotonic_seconds() >= kill_at_ && killed_at_ == kNever) {
         killed_at_ = monotonic_seconds();
@@ -394,7 +412,8 @@ class Launch {
     worker.is_newcomer = is_newcomer;
     std::vector<std::string> variables = variables_;
     variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
-                                       fmt::format("MOTLEY_SIZE={}", options_.workers), "MOTLEY_PROGRESS=marked"});
+                                       fmt::format("MOTLEY_SIZE={}", std::max(options_.workers, options_.max_workers)),
+                                       "MOTLEY_PROGRESS=marked"});
     if (is_newcomer) variables.emplace_back("MOTLEY_NEWCOMER=1");
     return start_worker(worker, options_.program, options_.worker_arguments, run_.log_file(rank),
                         environment_with(variables), signals_.former_mask());
@@ -464,7 +483,8 @@ class Launch {
 
   // Another one takes a killed worker's place, while there are any.
   void replace(const Worker& lost) {
-    if (!WIFSIGNALED(*lost.status) || options_.replacements == replacements_) return;
+    if (!WIFSIGNALED(*lost.status) || killed_at_ != kNever || lost.has_notice) return;
+    if (options_.replacements == replacements_) return;
     ++replacements_;
     if (const Status started = start_rank(lost.rank, true); !started) {
       std::fprintf(stderr, "motley: %s is not replaced: %s\n", lost.name().c_str(), started.error().message.c_str());
@@ -485,6 +505,88 @@ class Launch {
     return left >= options_.min_workers;
   }
 
+  // --- How many workers there are, and are to be
+
+  bool tells_count() const { return !options_.count_folder.empty(); }
+
+  // A request that was made before is of another start.
+  void begin_to_tell_count() {
+    std::error_code ignored;
+    std::filesystem::remove(worker_request_file(options_.count_folder), ignored);
+    if (options_.min_workers > 0) {
+      count_.min_workers = options_.min_workers;
+      count_.max_workers = std::max(options_.workers, options_.max_workers);
+    }
+    tell_count();
+  }
+
+  void tell_count() {
+    const Status written = write_file(worker_count_file(options_.count_folder), write_json_line(count_));
+    if (written) return;
+    progress_.clear();
+    std::fprintf(stderr, "motley: how many workers there are cannot be told: %s\n", written.error().message.c_str());
+  }
+
+  // One request after another: the next one is looked at once all that are there have done a step together.
+  void follow_count() {
+    if (!tells_count()) return;
+    const WorkerCount before = count_;
+    int running = 0;
+    for (Worker& worker : workers_) {
+      if (worker.told_workers > 0) count_.workers = std::exchange(worker.told_workers, 0);
+      if (!worker.status) ++running;
+    }
+    if (count_.workers != before.workers) count_.since = wall_seconds();
+    const bool is_leaving =
+        std::ranges::any_of(workers_, [](const Worker& worker) { return worker.has_notice && !worker.status; });
+    const bool is_settled = running == count_.workers && !is_leaving && !interrupted_ && !failed_;
+    if (is_settled && !request_.empty()) {
+      answer(running == wanted_ ? ""
+                                : fmt::format("{} of {} workers are there, as others have ended", running, wanted_));
+    }
+    if (is_settled && monotonic_seconds() >= look_at_) look_at_request(running);
+    if (count_ != before) tell_count();
+  }
+
+  void answer(const std::string& refused) {
+    count_.asked = std::exchange(request_, "");
+    count_.refused = refused;
+    if (refused.empty()) return;
+    progress_.clear();
+    std::fprintf(stderr, "motley: %s\n", refused.c_str());
+  }
+
+  void look_at_request(int running) {
+    look_at_ = monotonic_seconds() + kRequestSeconds;
+    const auto read = read_file(worker_request_file(options_.count_folder), kMaxRequestBytes);
+    std::error_code ignored;
+    if (!read && !std::filesystem::exists(worker_request_file(options_.count_folder), ignored)) return;
+    const std::string text = read ? escaped(read->substr(0, read->find('\n'))) : "too long";
+    if (text == seen_request_) return;
+    request_ = seen_request_ = text;
+    if (count_.max_workers == 0) return answer("workers: the job is not elastic; accepted with elastic: MIN:MAX");
+    const Result<int> wanted = parse_worker_request(text, count_.min_workers, count_.max_workers);
+    if (!wanted) return answer(wanted.error().message);
+    wanted_ = *wanted;
+    progress_.clear();
+    std::fprintf(stderr, "motley: %d workers are asked for, %d are there\n", wanted_, running);
+    for (auto worker = workers_.rbegin(); worker != workers_.rend() && running > wanted_; ++worker) {
+      if (worker->status) continue;
+      worker->has_notice = true;
+      worker->signal(SIGTERM);
+      --running;
+    }
+    for (int rank = 0; running < wanted_ && request_ == text; ++rank) {
+      const auto has_place = [rank](const Worker& worker) { return worker.rank == rank && !worker.status; };
+      if (std::ranges::any_of(workers_, has_place)) continue;
+      ++running;
+      if (const Status started = start_rank(rank, true); !started) {
+        workers_.pop_back();
+        answer(started.error().message);
+      }
+    }
+  }
+
   const LaunchOptions& options_;
   const RunDirectory& run_;
   const Signals signals_{!options_.stop};  // restored after the processes below have gone
@@ -494,6 +596,10 @@ class Launch {
   int server_restarts_ = 0;
   std::list<Worker> workers_;
   int replacements_ = 0;  // that were started
+  WorkerCount count_;
+  std::string request_, seen_request_;  // that is being followed; that was looked at last
+  int wanted_ = 0;                      // by it
+  double look_at_ = 0;
   // Of all workers. Ranks meet through a file in the run folder; the job id tells this start's file from one that a
   // killed run left.
   std::vector<std::string> variables_ = {launcher_variable(),

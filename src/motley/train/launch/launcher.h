@@ -1,5 +1,6 @@
 // Starts one worker process a rank on this machine, and a parameter server where they need one, forwards and keeps
-// their output, passes a stop on, and reports the first failure: the failing rank's own error is the last line.
+// their output, passes a stop on, changes how many workers there are, and reports the first failure: the failing rank's
+// own error is the last line.
 #pragma once
 
 #include <filesystem>
@@ -21,6 +22,9 @@ struct LaunchOptions {
   int workers = 1;
   // The run goes on where workers are killed, as long as so many are left; 0: it does not.
   int min_workers = 0;
+  int max_workers = 0;  // that it may be given while it runs; 0: no more than it begins with
+  // Where their number is asked for and told (motley/train/records/worker_count.h); empty: nowhere.
+  std::filesystem::path count_folder = {};
   int replacements = 0;                             // of those, in all, that take killed workers' places
   double grace_seconds = 3;                         // how long the others may take to end after the first failure
   double stop_seconds = 60;                         // and all of them after a stop, with a checkpoint written

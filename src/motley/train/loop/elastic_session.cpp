@@ -9,7 +9,7 @@ namespace motley::train {
 namespace {
 
 // Of sessions of some ranks; those of an epoch have its number.
-constexpr std::uint16_t kOfSome = 0xfffe, kOfOne = 0xffff;
+constexpr std::uint16_t kOfFirst = 1, kOfSome = 0xfffe, kOfOne = 0xffff;
 
 }  // namespace
 
@@ -18,11 +18,16 @@ net::Session& ElasticSession::add_session(const std::vector<int>& ranks, std::ui
   return *sessions_.back();
 }
 
+std::vector<int> ElasticSession::first_ranks() const {
+  return is_newcomer_ ? std::vector{session_.membership().rank} : all_ranks(session_.options().first_ranks());
+}
+
 Result<std::unique_ptr<collective::PresentGroup>> ElasticSession::make_first_group() {
-  const net::Membership& membership = session_.membership();
-  const std::vector<int> ranks = is_newcomer_ ? std::vector{membership.rank} : all_ranks(membership.size());
-  MOTLEY_ASSIGN(auto first, collective::make_group(is_newcomer_ ? add_session(ranks, kOfOne) : session_));
-  auto group = std::make_unique<collective::PresentGroup>(membership.size());
+  const std::vector<int> ranks = first_ranks();
+  const int size = session_.membership().size();
+  if (std::ssize(ranks) < size) add_session(ranks, is_newcomer_ ? kOfOne : kOfFirst);
+  MOTLEY_ASSIGN(auto first, collective::make_group(this->first()));
+  auto group = std::make_unique<collective::PresentGroup>(size);
   group->use(std::move(first), ranks);
   group_ = group.get();
   return group;

@@ -17,11 +17,12 @@ class ElasticSession {
   // `session`: of all ranks; it must outlive this object.
   ElasticSession(net::Session& session, bool is_newcomer) : session_(session), is_newcomer_(is_newcomer) {}
 
-  // The group of all ranks or, of a newcomer, of this one alone until it has entered. It must outlive what else is
-  // called here. Once.
+  // The group of all ranks that begin the job or, of a newcomer, of this one alone until it has entered. It must
+  // outlive what else is called here. Once.
   Result<std::unique_ptr<collective::PresentGroup>> make_first_group();
-  // Of this rank alone: what a newcomer builds its network with.
-  net::Session& alone() { return *sessions_.front(); }
+  // Of the ranks of that group: what a rank builds its network with.
+  net::Session& first() { return sessions_.empty() ? session_ : *sessions_.front(); }
+  std::vector<int> first_ranks() const;
 
   // As ElasticRanks::regroup(). Where it fails, epochs that were installed meanwhile are the next call's, so that all
   // who are left go through the same ones.

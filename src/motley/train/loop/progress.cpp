@@ -12,6 +12,12 @@ namespace motley::train {
 static constexpr double kTerminalInterval = 0.25;  // seconds
 static constexpr double kPlainInterval = 10;
 
+void tell_workers(int count) {
+  if (std::getenv("MOTLEY_PROGRESS") == nullptr) return;
+  std::printf("%c%d\n", kWorkersMark, count);
+  std::fflush(stdout);
+}
+
 ProgressLine::ProgressLine()
     : terminal_(::isatty(STDOUT_FILENO) == 1), marked_(std::getenv("MOTLEY_PROGRESS") != nullptr) {}
 

@@ -7,6 +7,9 @@ namespace motley::train {
 
 // A worker under our launcher writes progress as lines that begin with this mark, for the launcher to show.
 inline constexpr char kProgressMark = '\x01';
+// And a line with this mark, of how many workers there are, when a step was done for the first time since they changed.
+inline constexpr char kWorkersMark = '\x03';
+void tell_workers(int count);  // nothing without our launcher
 
 // Shows progress on this process's standard output. One thread.
 class ProgressLine {

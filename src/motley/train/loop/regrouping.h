@@ -26,7 +26,9 @@ class Regrouping {
   };
   // All that is referred to must outlive this object.
   Regrouping(const RankContext& context, const LoopParts& parts, RunProgress& progress, Loop loop)
-      : context_(context), parts_(parts), progress_(progress), loop_(std::move(loop)), told_(context.present) {}
+      : context_(context), parts_(parts), progress_(progress), loop_(std::move(loop)), told_(context.present) {
+    if (std::ssize(context.present) < context.size) kept_ = context.present;
+  }
 
   // Whether the error is a loss that the others go on after, once they have regrouped.
   bool survives(const Error& error) const;

@@ -23,6 +23,7 @@
 
 #include "motley/base/guard.h"
 #include "motley/base/log.h"
+#include "motley/train/loop/progress.h"
 
 namespace motley::train {
 
@@ -334,6 +335,8 @@ Status TrainingLoop::learn_from(const AllReports& reports, double ended) {
     MOTLEY_TRY(parts_.reporter->step(step, reports[i], *parts_.plan, seconds));
   }
   state_.unreported.clear();
+  if (context_.writes() && (is_changed || !has_told_workers_)) tell_workers(static_cast<int>(context_.present.size()));
+  has_told_workers_ = context_.writes();
   return regrouping_ ? regrouping_->commit(last, reports.back()) : Status();
 }
 

@@ -84,6 +84,7 @@ class TrainingLoop {
   RunProgress& progress_;
   LoopState state_;
   std::optional<Regrouping> regrouping_;  // of an elastic run
+  bool has_told_workers_ = false;         // how many there are, as the one who writes
 };
 
 }  // namespace motley::train

@@ -37,7 +37,8 @@ class ElasticWorker final : public ElasticRanks {
 
   // As ElasticSession's functions of these names.
   Result<std::unique_ptr<collective::PresentGroup>> make_first_group() { return epochs_.make_first_group(); }
-  net::Session& alone() { return epochs_.alone(); }
+  net::Session& first() { return epochs_.first(); }
+  std::vector<int> first_ranks() const { return epochs_.first_ranks(); }
   // How gradients are synchronised, as this rank has worked it out.
   void use(ps::ServerOptions options) { options_ = std::move(options); }
   void connect(Parts parts) { parts_ = std::move(parts); }

@@ -107,6 +107,7 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   options.progress_seconds = job_.deadline.progress;
   options.silence_seconds = job_.deadline.silence > 0 ? job_.deadline.silence : silence;
   options.is_elastic = is_elastic();
+  if (is_elastic() && role_.launcher == "motley") options.starting = static_cast<int>(job_.execution.workers);
   MOTLEY_ASSIGN(options.encryption, read_encryption(job_));
   options.fingerprint = fingerprint(job_);
   if (layout_) {
@@ -173,10 +174,8 @@ Status RankWorker::open_data() {
       job_.timeline.steps == 0 ? data_.steps() + 1 : std::max<std::int64_t>(1, 2 * data_.steps() / job_.timeline.steps);
   timeline_.emplace(role_.rank, description(role_.rank).name, timeline);
   context_.emplace(role_.rank, role_.size, *session_, *group_, *timeline_, job_.deadline.step);
-  if (role_.is_newcomer) {
-    context_->present = {role_.rank};
-    context_->writer = -1;
-  }
+  if (elastic_) context_->present = elastic_->first_ranks();
+  if (role_.is_newcomer) context_->writer = -1;
   data_.start(*context_, is_elastic());
   return {};
 }
@@ -265,7 +264,7 @@ Status RankWorker::write_facts() const {
 // In the log, and as events what matters for its results.
 Status RankWorker::describe_run() {
   const std::string work = fmt::format("{} training samples, {} workers, {} steps of {} samples", data_.train().size(),
-                                       role_.size, data_.steps(), job_.training.global_batch_size);
+                                       context_->present.size(), data_.steps(), job_.training.global_batch_size);
   if (layout_) {
     spdlog::info("{} by the plan '{}': {}, in {} micro-batches through {} stages ({})", job_.model.name,
                  job_.execution.plan, work, layout_->plan().micro_batches, layout_->stages(),
@@ -298,8 +297,9 @@ Status RankWorker::describe_run() {
     const data::LedgerState& ledger = replica_->plan->ledger();
     spdlog::info("resumed after step {}, epoch {}, {} of its samples used", progress_.step, ledger.epoch,
                  ledger.cursor);
-    MOTLEY_TRY(reporter_->event(progress_.step, "resumed",
-                                fmt::format("after step {} with {} workers", progress_.step, role_.size)));
+    MOTLEY_TRY(
+        reporter_->event(progress_.step, "resumed",
+                         fmt::format("after step {} with {} workers", progress_.step, context_->present.size())));
   }
   return {};
 }

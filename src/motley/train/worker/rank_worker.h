@@ -63,10 +63,9 @@ class RankWorker final : public PlanFollower, public ElasticStages {
   bool is_elastic() const;
   // A newcomer has no stage until the others have made a place for it.
   bool waits_for_stage() const { return role_.is_newcomer && layout_ != nullptr && replica_ == nullptr; }
-  net::Session& peers() {
-    if (replica_->stage_session) return *replica_->stage_session;
-    return role_.is_newcomer ? elastic_->alone() : *session_;
-  }
+  // Of the ranks that begin together: all, or of an elastic run some.
+  net::Session& beginners() { return elastic_ ? elastic_->first() : *session_; }
+  net::Session& peers() { return replica_->stage_session ? *replica_->stage_session : beginners(); }
   collective::Group& peer_group() const { return replica_->stage_group ? *replica_->stage_group : *group_; }
   const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
 

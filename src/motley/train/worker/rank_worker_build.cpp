@@ -177,7 +177,7 @@ Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layo
   const Deadline deadline = Deadline::after(job_.deadline.join);
   if (options.method == collective::Method::kAuto && !job_.gradient_sync.servers.empty()) {
     MOTLEY_ASSIGN(options.servers, read_servers(job_));
-    MOTLEY_ASSIGN(const MethodChoice choice, measure_and_choose(*session_, *group_, options, layout, deadline));
+    MOTLEY_ASSIGN(const MethodChoice choice, measure_and_choose(beginners(), *group_, options, layout, deadline));
     options.method = choice.method;
     if (writes()) {
       spdlog::info("gradient_sync.method auto: {}", choice.explanation());
@@ -194,7 +194,7 @@ Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layo
     const auto& elements = layout.bucket_elements;
     const double count = static_cast<double>(std::accumulate(elements.begin(), elements.end(), std::size_t{0}));
     const double bytes = count * (options.wire == collective::WireType::kNative ? 4 : 2);
-    MOTLEY_ASSIGN(service_, place_servers(job_, *session_, *group_, *secret_, bytes, options));
+    MOTLEY_ASSIGN(service_, place_servers(job_, beginners(), *group_, *secret_, bytes, options));
   }
   if (layout_) {
     if (layout_->stage(role_.rank).gradient_sync != planning::GradientSync::kParameterServer &&
@@ -214,7 +214,7 @@ Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layo
     options.wire = collective::WireType::kNative;  // until it takes the others'
   }
   if (options.wire == collective::WireType::kAuto) {
-    MOTLEY_ASSIGN(options.wire, choose_wire(*session_, *group_, options, layout, deadline));
+    MOTLEY_ASSIGN(options.wire, choose_wire(beginners(), *group_, options, layout, deadline));
   }
   return options;
 }
@@ -257,7 +257,8 @@ Status RankWorker::build_plan() {
     return fail(layout_ ? plan.error().within(job_.execution.plan) : plan.error());
   }
   replica_->plan.emplace(std::move(*plan));
-  return {};
+  const bool begins_with_some = !role_.is_newcomer && static_cast<int>(context_->present.size()) < role_.size;
+  return begins_with_some && !layout_ ? replica_->plan->keep_to(0, context_->present) : Status();
 }
 
 void RankWorker::build_runners(std::optional<PipelineRunner::Emulation> emulation) {
