@@ -27,6 +27,10 @@ constexpr double kCancelChance = 0.02;      // likewise
 constexpr double kLostAnswerChance = 0.1;   // to a client
 constexpr double kFailureChance = 0.25;     // of an attempt
 constexpr double kExecutorFailures = 0.02;  // of calls
+constexpr const char* kNodes[] = {"n0", "n1"};
+constexpr double kNodeFailureChance = 0.02;  // in a step
+constexpr double kNodeSeconds = 0.3;         // that it is down, on average
+constexpr int kNodeFailures = 5;             // at most
 
 double now() {
   return Simulator::instance().now();
@@ -65,6 +69,7 @@ class SchedulerJob::FakeExecutor final : public Executor {
     Simulator& simulator = Simulator::instance();
     run->second.ends = now() + kAttemptSeconds * simulator.random().uniform();
     run->second.code = simulator.chance(kFailureChance) ? 1 : 0;
+    run->second.nodes = attempt.nodes;
     simulator.note(fmt::format("attempt {} of {} begins", attempt.number, attempt.name));
     return call();
   }
@@ -94,7 +99,7 @@ class SchedulerJob::FakeExecutor final : public Executor {
     if (job_.runs_now(run)) run.is_lost = true;
     return call();
   }
-  Result<std::vector<std::string>> down_nodes() override { return std::vector<std::string>(); }
+  Result<std::vector<std::string>> down_nodes() override { return job_.fail_nodes(); }
 
  private:
   static Status call() {
@@ -107,7 +112,8 @@ class SchedulerJob::FakeExecutor final : public Executor {
 
 // All processes share this one's memory, and so what SQLite keeps there: it is to lock nothing, as that would stay so
 // where a process is killed, and is to have some file open, as it makes other calls for the first one.
-SchedulerJob::SchedulerJob(Observer& observer, std::uint64_t seed) : observer_(observer) {
+SchedulerJob::SchedulerJob(Observer& observer, std::uint64_t seed, bool has_node_failures)
+    : observer_(observer), has_node_failures_(has_node_failures) {
   [[maybe_unused]] static sqlite3* const open_always = [] {
     sqlite3_config(SQLITE_CONFIG_SINGLETHREAD);
     std::string name = (std::filesystem::temp_directory_path() / "motley-simulation-XXXXXX").string();
@@ -130,12 +136,32 @@ void SchedulerJob::lose_power() {
   }
 }
 
+// Those that are down; what runs on one that fails is lost.
+std::vector<std::string> SchedulerJob::fail_nodes() {
+  std::vector<std::string> down;
+  Simulator& simulator = Simulator::instance();
+  for (const char* node : kNodes) {
+    if (!has_node_failures_) break;
+    double& until = down_until_[node];
+    if (now() >= until && node_failures_ < kNodeFailures && simulator.chance(kNodeFailureChance)) {
+      ++node_failures_;
+      until = now() + simulator.random().exponential(kNodeSeconds);
+      simulator.note(fmt::format("node {} fails", node));
+      for (auto& [key, run] : runs_) {
+        if (runs_now(run) && std::ranges::count(run.nodes, node, &NodeAllocation::node) > 0) run.is_lost = true;
+      }
+    }
+    if (now() < until) down.emplace_back(node);
+  }
+  return down;
+}
+
 int SchedulerJob::run(const std::filesystem::path& folder) {
   if (is_done_) return 0;
   auto store = Store::open(folder);
   if (!store) return give_up(store.error());
   ClusterTopology topology;
-  topology.nodes = {{"n0", 3}, {"n1", 3}};
+  for (const char* node : kNodes) topology.nodes.push_back({node, 3});
   ControllerOptions options;
   options.policy = "fifo";
   auto controller = Controller::make(std::move(*store), topology, folder, options);

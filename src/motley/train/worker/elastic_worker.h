@@ -14,6 +14,7 @@
 #include "motley/train/loop/elastic_session.h"
 #include "motley/train/loop/parts.h"
 #include "motley/train/step/bucketed_gradient_sync.h"
+#include "motley/train/sync/elastic_servers.h"
 
 namespace motley::train {
 
@@ -39,7 +40,7 @@ class ElasticWorker final : public ElasticRanks {
   Result<std::unique_ptr<collective::PresentGroup>> make_first_group() { return epochs_.make_first_group(); }
   net::Session& alone() { return epochs_.alone(); }
   // How gradients are synchronised, as this rank has worked it out.
-  void use(ps::ServerOptions options) { options_ = std::move(options); }
+  void use(ps::ServerOptions options) { servers_.use(std::move(options)); }
   void connect(Parts parts) { parts_ = std::move(parts); }
   // The rank that writes the run's files says where newcomers join, and at the end that none can any more.
   Status invite() const;
@@ -48,7 +49,7 @@ class ElasticWorker final : public ElasticRanks {
   Result<std::vector<std::vector<int>>> regroup() override;
   void renew() override { session_.renew(); }
   Status synchronise() override;
-  std::string lost_servers() const override { return lost_servers_; }
+  std::string lost_servers() const override { return servers_.lost_servers(); }
   Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) override {
     return epochs_.make_group(ranks);
   }
@@ -61,8 +62,6 @@ class ElasticWorker final : public ElasticRanks {
   void follow_writer(int rank) override { parts_.context->writer = rank; }
 
  private:
-  Status agree_on_servers();
-  Status restore_servers(const std::vector<std::string>& servers);
   std::filesystem::path rendezvous_file() const { return folder_ / "rendezvous.json"; }
 
   const Job& job_;
@@ -71,9 +70,8 @@ class ElasticWorker final : public ElasticRanks {
   net::Session& session_;
   const net::Secret& secret_;
   ElasticSession epochs_;
-  ps::ServerOptions options_;
+  ElasticServers servers_;
   Parts parts_;
-  std::string lost_servers_;
   bool has_state_ = !role_.is_newcomer;
 };
 
