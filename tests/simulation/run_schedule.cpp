@@ -107,6 +107,7 @@ class JobRun {
       for (int server = 0; server < schedule_.servers; ++server) {
         setup.sync.servers.push_back({server_endpoint(server), server_token()});
       }
+      if (schedule_.servers > 1) setup.sync.server_speeds = {1, 1.5};  // as all ranks measure them at the start
     }
     setup.minimum = schedule_.minimum;
     setup.generation = observer_.generation();

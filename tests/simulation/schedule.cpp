@@ -193,7 +193,7 @@ void add_losses_in_joining(Random& random, Schedule& schedule) {
 
 // In half of all schedules there is more, drawn apart, so that the others are what they are.
 void add_more(Schedule& schedule) {
-  Random random(mix({schedule.seed, 0x5e}));
+  Random random(mix({schedule.seed, 0x80}));
   if (random.below(2) == 0) return;
   if (random.below(2) == 0) add_servers(random, schedule);
   schedule.has_node_failures = schedule.has_scheduler && random.below(2) == 0;

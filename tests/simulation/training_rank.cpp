@@ -78,15 +78,15 @@ class ObservedSession final : public net::Session {
 // Weights are float64 where each rank takes the optimizer's step, and float32 where servers take it.
 class LinearSync final : public GradientSync, public ServedSync {
  public:
-  LinearSync(Shared& shared, const RunProgress& progress, SyncMethod method, bool is_float)
+  LinearSync(Shared& shared, const RunProgress& progress, SyncMethod method, bool is_served)
       : shared_(shared),
         progress_(progress),
-        is_float_(is_float),
+        is_served_(is_served),
         server_(method.server_optimizer),
         reducer_(std::move(method.reducer)) {}
 
   Status prepare() {
-    const auto type = is_float_ ? collective::DataType::kFloat32 : collective::DataType::kFloat64;
+    const auto type = is_served_ ? collective::DataType::kFloat32 : collective::DataType::kFloat64;
     return reducer_.prepare({type, shared_.job.bucket_elements}, Deadline::after(kJoinSeconds));
   }
   // Servers get what this rank has. Collective.
@@ -97,6 +97,7 @@ class LinearSync final : public GradientSync, public ServedSync {
     return server_->load(state, Deadline::after(kJoinSeconds));
   }
   Result<std::vector<double>> read_momentum() const {
+    if (server_ == nullptr) return fail(ErrorCode::kUnavailable, "the servers have not been joined yet");
     MOTLEY_ASSIGN(const ps::ServerState state, server_->save(Deadline::after(kStepSeconds)));
     std::vector<double> momentum;
     for (const auto& array : state.optimizer) {
@@ -105,19 +106,19 @@ class LinearSync final : public GradientSync, public ServedSync {
     momentum.resize(shared_.job.elements());
     return momentum;
   }
-  bool is_served() const { return server_ != nullptr; }
+  bool is_served() const { return is_served_; }
 
-  std::uint64_t updates() const override { return is_served() ? server_->updates() : 0; }
-  std::optional<int> lost_server() const override { return is_served() ? server_->lost_server() : std::nullopt; }
+  std::uint64_t updates() const override { return server_ != nullptr ? server_->updates() : 0; }
+  std::optional<int> lost_server() const override { return server_ != nullptr ? server_->lost_server() : std::nullopt; }
   std::vector<int> server_cores() const override {
-    return is_served() ? server_->server_cores() : std::vector<int>();
+    return server_ != nullptr ? server_->server_cores() : std::vector<int>();
   }
   std::vector<std::string> list_servers_without_state() const override {
-    return is_served() ? server_->list_servers_without_state() : std::vector<std::string>();
+    return server_ != nullptr ? server_->list_servers_without_state() : std::vector<std::string>();
   }
   Status go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline) override {
     MOTLEY_ASSIGN(auto method, make_reducer(session, options));
-    if (is_served()) server_->hand_over();
+    if (server_ != nullptr) server_->hand_over();
     server_ = method.server_optimizer;
     is_first_ = session.membership().rank == 0;
     return reducer_.replace(std::move(method.reducer), deadline);
@@ -125,12 +126,12 @@ class LinearSync final : public GradientSync, public ServedSync {
   Status restore_servers(const std::string& optimizer, const Deadline&) override;
 
   void begin(const Step& step) override {
-    if (is_served()) server_->begin_step(step.window.size(), step.synchronises);
+    if (server_ != nullptr) server_->begin_step(step.window.size(), step.synchronises);
     std::ranges::fill(shared_.gradient, 0.0);
     shared_.samples.clear();
   }
   void arm(const Step& step, double weight, std::function<void(int)>) override {
-    if (is_served()) server_->set_learning_rate(step.learning_rate);
+    if (server_ != nullptr) server_->set_learning_rate(step.learning_rate);
     step_ = step.number;
     weight_ = weight;
   }
@@ -138,7 +139,7 @@ class LinearSync final : public GradientSync, public ServedSync {
     shared_.observer.contribute(shared_.epoch, step_, shared_.rank, shared_.samples);
     const double* sum = shared_.gradient.data();
     for (int bucket = 0; bucket < buckets(); ++bucket) {
-      sum = is_float_ ? put_mean(view<float>(reducer_.buffer(bucket)), sum)
+      sum = is_served_ ? put_mean(view<float>(reducer_.buffer(bucket)), sum)
                       : put_mean(view<double>(reducer_.buffer(bucket)), sum);
       MOTLEY_TRY(reducer_.start(static_cast<std::uint64_t>(step_), bucket, weight_));
       SteadyClock::instance().sleep_until(monotonic_seconds() + kBackwardSeconds);
@@ -152,13 +153,13 @@ class LinearSync final : public GradientSync, public ServedSync {
     reduced_.clear();
     for (int bucket = 0; bucket < buckets(); ++bucket) {
       MOTLEY_TRY(reducer_.wait(bucket, deadline));
-      if (!is_served()) std::ranges::copy(view<double>(reducer_.result(bucket)), std::back_inserter(reduced_));
+      if (!is_served_) std::ranges::copy(view<double>(reducer_.result(bucket)), std::back_inserter(reduced_));
     }
     reduced_in_ = shared_.epoch;
     return {};
   }
   Status update(const Step& step) override {
-    if (is_served()) {
+    if (server_ != nullptr) {
       auto weight = shared_.weights.begin();
       for (int bucket = 0; bucket < buckets(); ++bucket) {
         weight = std::ranges::copy(server_->weights(bucket), weight).out;
@@ -195,8 +196,8 @@ class LinearSync final : public GradientSync, public ServedSync {
 
   Shared& shared_;
   const RunProgress& progress_;
-  const bool is_float_;
-  ps::ServerOptimizer* server_;  // part of the reducer; null where each rank takes the step itself
+  const bool is_served_;  // even if this rank has not joined the servers yet
+  ps::ServerOptimizer* server_;  // part of the reducer, or null
   collective::KeptGradients reducer_;
   bool is_first_ = false;       // of those who are there
   std::int64_t step_ = 0;
@@ -288,7 +289,9 @@ class LinearState final : public PlainModel {
 
 Status LinearSync::restore_servers(const std::string& optimizer, const Deadline&) {
   MOTLEY_TRY(LinearState::load_momentum(optimizer, shared_));
-  if (is_first_) shared_.observer.replace_momentum(progress_.step, shared_.momentum_step, shared_.momentum);
+  if (is_first_ && shared_.job.momentum > 0) {
+    shared_.observer.replace_momentum(progress_.step, shared_.momentum_step, shared_.momentum);
+  }
   return load_servers();
 }
 
@@ -453,6 +456,7 @@ class TrainingRank final : public ElasticRanks {
     options.elastic = ps::ElasticJob{.session = session_->membership().session,
                                      .kept_seconds = kJoinSeconds,
                                      .replicates = options.servers.size() > 1};
+    if (is_newcomer_) options.server_speeds.clear();
     servers_.use(options);
     if (is_newcomer_ && is_served) options.method = collective::Method::kAuto;  // until it has entered
     net::Session& first = is_newcomer_ ? elastic_->alone() : *session_;

@@ -48,6 +48,7 @@ Status ServerReducer::prepare(const collective::Layout& layout, const Deadline& 
   } else {
     MOTLEY_ASSIGN(path_, make_channel_path(session_, options_, controls_, joined_, std::move(channels)));
   }
+  has_state_ = std::ranges::all_of(controls_.servers(), [](const auto& server) { return server.has_state; });
   return {};
 }
 
@@ -128,6 +129,7 @@ Status ServerReducer::load(const ServerState& state, const Deadline& deadline) {
     if (server.has_state) continue;
     MOTLEY_TRY(controls_.receive_from(server, kServerLoaded, deadline, "all ranks to have loaded"));
   }
+  has_state_ = true;
   return {};
 }
 
@@ -156,6 +158,7 @@ std::vector<std::string> ServerReducer::list_servers_without_state() const {
 }
 
 Result<ServerState> ServerReducer::save(const Deadline& deadline) {
+  if (!has_state_) return fail(ErrorCode::kUnavailable, "the servers have not got the state yet");
   if (options_.elastic &&
       std::ranges::any_of(buckets_, [&](const Bucket& bucket) { return bucket.round.number != committed_; })) {
     return fail(ErrorCode::kUnavailable, "a step is under way, which the servers may have done in part");

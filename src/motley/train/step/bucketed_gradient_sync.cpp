@@ -258,6 +258,9 @@ Status BucketedGradientSync::measure_norm(const Deadline& deadline) {
 }
 
 Result<nn::NamedTensors> BucketedGradientSync::optimizer_state(const Deadline& deadline) const {
+  if (!served_state_ && is_served() && keeps_weights()) {  // a newcomer's own is not the job's
+    return fail(ErrorCode::kUnavailable, "the servers have not been joined yet");
+  }
   if (!served_state_) {
     return parts_.optimizer->state();
   }

@@ -35,6 +35,7 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
     int replicas = 1;          // ranks that compute these layers
     int replica = 0;           // which of them this one is
     bool is_planned = false;   // other ranks compute other layers
+    bool is_served = false;    // servers take the optimizer's step, even if this rank has not joined them yet
   };
   // `peers` are the ranks that compute the same layers. All that is referred to must outlive this object.
   BucketedGradientSync(const RankContext& context, collective::Group& peers, const LocalNetwork& network,
@@ -61,7 +62,7 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
   Status update(const Step& step) override;
   std::string parameter_name(std::size_t number) const override;
   bool is_async() const override { return server_ != nullptr && server_->is_async(); }
-  bool is_served() const { return server_ != nullptr; }  // the optimizer's step is
+  bool is_served() const { return options_.is_served; }  // the optimizer's step is
   std::uint64_t updates() const override { return server_ != nullptr ? server_->updates() : 0; }
   std::uint64_t bytes_sent() const override { return parts_.method.reducer->bytes_sent(); }
 
