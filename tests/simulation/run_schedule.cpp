@@ -138,7 +138,9 @@ class JobRun {
       setup.shares_memory = schedule_.topology == Topology::kSharedMemory;
       start(process, [this, &setup] { return is_served_ ? 0 : run_server_worker(setup, observer_); });
     }
-    start(server, [this] { return run_parameter_server(server_setups_.front().server); }, true);
+    start(
+        server, [this] { return schedule_.servers > 0 ? 0 : run_parameter_server(server_setups_.front().server); },
+        true);
     server_lives_.assign(static_cast<std::size_t>(schedule_.servers), 0);
     for (int number = 0; number < schedule_.servers; ++number) start_server(number);
     if (schedule_.has_scheduler) start_scheduler();
@@ -399,7 +401,7 @@ class JobRun {
   bool is_server_lost_early_ = false;  // before a step was committed
   bool has_damaged_ = false;
   bool is_trained_ = false;
-  bool is_served_ = false;
+  bool is_served_ = schedule_.servers > 0;  // the job with the server of its own is done, or there is none
 };
 
 }  // namespace

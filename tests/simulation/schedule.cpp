@@ -293,11 +293,12 @@ std::string describe(const Schedule& schedule) {
   constexpr const char* kTopologyNames[] = {"on one host, over shared memory", "on one host, over TCP",
                                             "each on a host of its own", "on two hosts, two each"};
   std::string text = fmt::format(
-      "seed {}: {} ranks {}{}{}{}; beside them a server with two workers{}\n", schedule.seed, schedule.ranks,
+      "seed {}: {} ranks {}{}{}{}{}{}\n", schedule.seed, schedule.ranks,
       kTopologyNames[static_cast<int>(schedule.topology)], schedule.has_large_buckets ? ", with large buckets" : "",
       schedule.has_slow_rank ? ", the last one slow" : "", schedule.has_pauses ? ", threads held up now and then" : "",
-      schedule.has_node_failures ? " and a scheduler whose nodes fail"
-      : schedule.has_scheduler   ? " and a scheduler"
+      schedule.servers == 0 ? "; beside them a server with two workers" : "",
+      schedule.has_node_failures ? ", a scheduler whose nodes fail"
+      : schedule.has_scheduler   ? ", a scheduler"
                                  : "");
   if (schedule.servers > 0) {
     text += fmt::format("  the ranks' gradients go through {} parameter server{}, {}; one that has ended starts again after "
