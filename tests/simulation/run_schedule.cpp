@@ -24,7 +24,6 @@ constexpr double kSlowness = 40;        // of a slow rank
 constexpr double kSlowSeconds = 30e-3;  // what a slow link adds on average
 constexpr std::uint16_t kRendezvousPort = 29400, kServedRendezvousPort = 29401, kServerPort = 29500, kRankServerPort = 29600;
 constexpr float kMomentum = 0.9F;
-constexpr int kAnyRank = -1;
 constexpr double kServedTolerance = 2e-5;  // float32
 constexpr const char* kFolder = "/run";
 constexpr const char* kSchedulerFolder = "/scheduler";
@@ -316,7 +315,8 @@ class JobRun {
       Process::Calls& calls = fault.is_of_disk ? process.disk_operations : process.operations;
       calls.acts[calls.number + fault.operation] = act;
     };
-    const int rank = schedule_.is_server(witness(fault)) ? kAnyRank : witness(fault);
+    const bool is_any = fault.witness == kAnyRank || (fault.witness == kOwn && schedule_.is_server(fault.rank));
+    const int rank = is_any ? kAnyRank : witness(fault);
     if (fault.epoch > 0) {
       observer_.at_epoch(fault.epoch, rank, act);
     } else if (fault.step > 0) {

@@ -19,7 +19,7 @@ struct Extent {
 constexpr Extent kExtents[kTopologies] = {
     {0.05, 0.1, 1500, 150}, {0.1, 0.3, 3000, 250}, {0.3, 0.6, 7000, 450}, {0.2, 0.5, 3500, 300}};
 constexpr std::uint64_t kJoinOperations = 1500;  // of one that joins, until it has done a step or two
-constexpr std::uint64_t kCheckpointOperations = 60;  // of the disk, in which a checkpoint is written
+constexpr std::uint64_t kCheckpointOperations = 40;  // of the disk, in which a checkpoint is written
 constexpr double kSilenceSeconds = 1;            // after which a rank counts as lost
 constexpr double kReplacementSeconds[] = {2e-3, 0.02, 0.3};
 constexpr double kRestartSeconds[] = {2e-3, 0.05, 0.5};
@@ -152,19 +152,28 @@ void add_servers(Random& random, Schedule& schedule) {
   for (std::uint64_t i = 0; i < count; ++i) schedule.faults.push_back(make_server_fault(random, schedule));
 }
 
-// Soon after a fault, counted in what a rank does then: another one, or the power fails while it writes.
+// Soon after a fault, counted in what a rank does then: another one. Or a rank is lost while a checkpoint is written, and
+// the power fails while it is written again.
 void add_burst(Random& random, Schedule& schedule) {
-  const auto before = schedule.faults.begin() + static_cast<std::ptrdiff_t>(random.below(schedule.faults.size()));
-  Fault fault{.kind = FaultKind::kKill, .generation = before->generation, .follows = true};
-  fault.rank = static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks)));
+  const auto draw_rank = [&] { return static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks))); };
+  Fault fault{.follows = true};
+  auto before = schedule.faults.begin() + static_cast<std::ptrdiff_t>(random.below(schedule.faults.size()));
   if (random.below(2) == 0) {
+    fault.operation = 1 + random.below(random.below(2) == 0 ? 20 : 200);
+    fault.rank = draw_rank();
+    fault.witness = draw_rank();
+  } else {
+    if (random.below(2) == 0) {
+      Fault loss{.rank = draw_rank(), .witness = 0, .is_of_disk = true};
+      loss.operation = 1 + random.below(kCheckpointOperations * 5);
+      before = schedule.faults.insert(schedule.faults.end(), loss);
+    }
     fault.kind = FaultKind::kPowerLoss;
+    fault.rank = random.below(2) == 0 ? 0 : draw_rank();
     fault.is_of_disk = true;
     fault.operation = 1 + random.below(kCheckpointOperations);
-  } else {
-    fault.operation = 1 + random.below(random.below(2) == 0 ? 20 : 200);
-    fault.witness = static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks)));
   }
+  fault.generation = before->generation;
   schedule.faults.insert(before + 1, fault);
 }
 
@@ -176,18 +185,20 @@ void add_losses_in_joining(Random& random, Schedule& schedule) {
   const auto before = std::ranges::find_if(schedule.faults, is_replaced);
   if (schedule.replacements == 0 || before == schedule.faults.end()) return;
   const int newcomer = before->rank;
-  Fault fault{.kind = FaultKind::kKill, .generation = before->generation, .life = 2, .witness = newcomer};
-  fault.operation = 1 + random.below(kJoinOperations);
-  std::vector<int> others;
-  for (int rank = 0; rank < schedule.ranks; ++rank) {
-    if (rank != newcomer && random.below(3) != 0) others.push_back(rank);
+  Fault fault{.generation = before->generation};
+  if (random.below(2) == 0) {
+    fault.operation = 1 + random.below(kJoinOperations);
+    fault.life = 2;
+    fault.witness = newcomer;
+  } else {
+    fault.epoch = 3 + random.below(2);
+    fault.witness = kAnyRank;
   }
-  for (const int rank : others) {
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    if (rank == newcomer || random.below(3) == 0) continue;
     fault.rank = rank;
     schedule.faults.push_back(fault);
-    fault.follows = true;
-    fault.operation = 0;
-    fault.life = 1;
+    fault = {.generation = fault.generation, .follows = true};
   }
 }
 
@@ -252,14 +263,15 @@ std::string Schedule::name(int process) const {
 }
 
 std::string describe(const Schedule& schedule, const Fault& fault) {
-  const int witness = fault.witness >= 0 ? fault.witness : fault.rank;
-  const std::string whose = schedule.name(witness) + (fault.life > 1 ? "'s replacement" : "");
-  const std::string who = fault.witness >= 0 ? schedule.name(fault.rank) : whose;
-  const std::string call = fmt::format("before {}call {} of {}", fault.is_of_disk ? "disk " : "system ", fault.operation, whose);
+  const bool is_own = fault.witness == kOwn;
+  const std::string replacement = fault.life > 1 ? "'s replacement" : "";
+  const std::string who = schedule.name(fault.rank) + (is_own ? replacement : "");
+  const std::string whose = fault.witness == kAnyRank ? "any rank" : is_own ? who : schedule.name(fault.witness) + replacement;
+  const std::string call = fmt::format("before {} call {} of {}", fault.is_of_disk ? "disk" : "system", fault.operation, whose);
+  const std::string who_goes_on = is_own && schedule.is_server(fault.rank) ? "any rank" : whose;
   const std::string when = fault.step > 0        ? fmt::format("{} after step {}", call, fault.step)
                            : fault.operation > 0 ? call
-                           : fault.epoch > 0     ? fmt::format("once {} goes on in epoch {}",
-                                                               schedule.is_server(witness) ? "any rank" : whose, fault.epoch)
+                           : fault.epoch > 0     ? fmt::format("once {} goes on in epoch {}", who_goes_on, fault.epoch)
                                                  : fmt::format("after {:.4f} s", fault.at);
   const std::string other = fault.other < 0 ? "all others" : schedule.name(fault.other);
   const std::string link = fmt::format("{} and {}", schedule.name(fault.rank), other);

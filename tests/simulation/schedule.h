@@ -21,6 +21,9 @@ enum class FaultKind : std::uint8_t {
 };
 inline constexpr int kFaultKinds = 9;
 
+// In a process's place: the one that a fault is about, or of steps and epochs any rank.
+inline constexpr int kOwn = -1, kAnyRank = -2;
+
 struct Fault {
   FaultKind kind = FaultKind::kKill;
   int generation = 1;           // start of the job
@@ -31,7 +34,7 @@ struct Fault {
   std::int64_t step = 0;        // counted from where it has committed this step or a later one; 0: from its start
   std::uint64_t epoch = 0;      // once the rank goes on in this epoch or a later one, for the first time
   int life = 1;                 // of the processes that have the rank, one after the other: which
-  int witness = -1;             // the process whose calls, steps and epochs these are; -1: the rank's own, of a server any
+  int witness = kOwn;           // the process whose calls, steps and epochs these are
   bool is_of_disk = false;      // only calls that change the disk are counted
   bool follows = false;         // all of it is counted from when the fault before it in the schedule comes
   double seconds = 0;           // how long it lasts
