@@ -40,6 +40,7 @@ class JobRun {
         processes_(static_cast<std::size_t>(schedule.processes())) {
     cluster_.simulator.keeps_notes = keeps_notes;
     cluster_.simulator.has_pauses = schedule.has_pauses;
+    cluster_.network.sends_small_messages_whole = schedule.servers > 0;  // who probes a server does not ask often
     cluster_.simulator.on_end = [this](const Process& process) { follow_end(process); };
     cluster_.disk.make_folder(kFolder);
     cluster_.disk.sync(*cluster_.disk.find("/"));

@@ -457,7 +457,7 @@ class TrainingRank final : public ElasticRanks {
                                      .kept_seconds = kJoinSeconds,
                                      .replicates = options.servers.size() > 1};
     if (is_newcomer_) options.server_speeds.clear();
-    servers_.use(options);
+    servers_.use(options, is_newcomer_);
     if (is_newcomer_ && is_served) options.method = collective::Method::kAuto;  // until it has entered
     net::Session& first = is_newcomer_ ? elastic_->alone() : *session_;
     MOTLEY_ASSIGN(SyncMethod method, make_reducer(first, options));

@@ -100,7 +100,8 @@ Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
 // No loss that one can go on after: neither this rank's own, nor one that another rank has ended the job for.
 Error WatchedSession::final_failure() const {
   Error error = health_.failure();
-  if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kServerLost) error.code = ErrorCode::kRefused;
+  const bool is_server = error.code == ErrorCode::kServerLost && MOTLEY_KEEPS("session-ended-for-server");
+  if (error.code == ErrorCode::kPeerLost || is_server) error.code = ErrorCode::kRefused;
   return error;
 }
 

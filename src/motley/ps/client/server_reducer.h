@@ -53,6 +53,8 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
         controls_(session, options.job_suffix, options.elastic),
         loaded_updates_(options.elastic ? options.elastic->updates : 0) {}
 
+  Status find_replaced();
+
   struct Bucket {
     Round round;
     double weight = 0;  // of this rank

@@ -2,8 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
+#include "motley/base/guard.h"
 #include "motley/ps/client/server_watch.h"
 #include "motley/train/checkpoint/checkpoint.h"
 
@@ -17,20 +19,28 @@ Status ElasticServers::agree(const RankContext& context, std::uint64_t epoch, co
   if (job.server_cores.empty()) job.server_cores = sync.server_cores();
   const std::optional<int> lost = job.lost_server ? job.lost_server : sync.lost_server();
   std::vector<double> own = {static_cast<double>(options_.wire), static_cast<double>(sync.updates()),
-                             static_cast<double>(lost.value_or(-1))};
+                             static_cast<double>(lost.value_or(-1)), knows_ ? 1.0 : 0.0};
+  const std::size_t numbers = own.size();
   own.insert(own.end(), options_.server_speeds.begin(), options_.server_speeds.end());
-  own.resize(3 + servers);
+  own.resize(numbers + servers);
   own.insert(own.end(), job.server_cores.begin(), job.server_cores.end());
-  own.resize(3 + 2 * servers);
+  own.resize(numbers + 2 * servers);
   MOTLEY_ASSIGN(const auto all, context.group.all_gather(own, context.step_deadline()));
   const auto told_by = [&](int rank) { return &all[static_cast<std::size_t>(rank) * own.size()]; };
-  const double* writers = told_by(context.writer);
-  options_.wire = static_cast<collective::WireType>(writers[0]);
+  const auto knows = [&](int rank) { return MOTLEY_GUARD("servers-told-by-who-knows", told_by(rank)[3] != 0); };
+  const auto first = std::ranges::find_if(context.present, knows);
+  if (first == context.present.end()) {
+    return fail(ErrorCode::kUnavailable,
+                "all workers that knew how far the servers are were lost; --resume goes on from the last checkpoint");
+  }
+  const double* told = told_by(*first);
+  options_.wire = static_cast<collective::WireType>(told[0]);
   job.epoch = epoch;
-  job.updates = static_cast<std::uint64_t>(writers[1]);
+  job.updates = static_cast<std::uint64_t>(told[1]);
   options_.server_speeds.clear();
-  if (servers > 1) options_.server_speeds.assign(writers + 3, writers + 3 + servers);
-  job.server_cores.assign(writers + 3 + servers, writers + own.size());
+  if (servers > 1) options_.server_speeds.assign(told + numbers, told + numbers + servers);
+  job.server_cores.assign(told + numbers + servers, told + own.size());
+  knows_ = true;
   std::set<int> all_lost;
   for (const int rank : context.present) {
     if (const double seen = told_by(rank)[2]; seen >= 0) all_lost.insert(static_cast<int>(seen));

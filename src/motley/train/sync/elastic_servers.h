@@ -33,8 +33,12 @@ class ServedSync {
 
 class ElasticServers {
  public:
-  // How gradients are synchronised, as this rank has worked it out; with ServerOptions::elastic.
-  void use(ps::ServerOptions options) { options_ = std::move(options); }
+  // How gradients are synchronised, as this rank has worked it out; with ServerOptions::elastic. A newcomer does not know
+  // yet what the others have measured and done.
+  void use(ps::ServerOptions options, bool is_newcomer) {
+    options_ = std::move(options);
+    knows_ = !is_newcomer;
+  }
 
   // As ElasticRanks' functions of these names, after the epoch's regroup(). `checkpoints`: the run's folder of them.
   Status synchronise(const RankContext& context, ElasticSession& epochs, ServedSync& sync,
@@ -47,6 +51,7 @@ class ElasticServers {
                  const std::filesystem::path& checkpoints);
 
   ps::ServerOptions options_;
+  bool knows_ = false;
   std::string lost_servers_;
 };
 

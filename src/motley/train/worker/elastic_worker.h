@@ -40,7 +40,7 @@ class ElasticWorker final : public ElasticRanks {
   Result<std::unique_ptr<collective::PresentGroup>> make_first_group() { return epochs_.make_first_group(); }
   net::Session& alone() { return epochs_.alone(); }
   // How gradients are synchronised, as this rank has worked it out.
-  void use(ps::ServerOptions options) { servers_.use(std::move(options)); }
+  void use(ps::ServerOptions options) { servers_.use(std::move(options), role_.is_newcomer); }
   void connect(Parts parts) { parts_ = std::move(parts); }
   // The rank that writes the run's files says where newcomers join, and at the end that none can any more.
   Status invite() const;
