@@ -17,7 +17,7 @@ constexpr double kLongDelayChance = 0.02;
 constexpr double kLongDelay = 20e-3;
 constexpr double kShortTransferChance = 0.1;  // of a call that moves fewer bytes than it could
 constexpr std::size_t kSmallMessage = 1 << 10;
-constexpr double kLostWordsChance = 0.5;      // of what is under way when a connection is reset
+constexpr double kLostWordsChance = 0.5;  // of what is under way when a connection is reset
 
 int fail_call(int error) {
   errno = error;

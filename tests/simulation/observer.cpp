@@ -132,7 +132,7 @@ void Observer::install(std::uint64_t epoch, const std::vector<int>& members, int
     violate(fmt::format("epoch {} is of ranks {} by rank {}, and of {} by another one", epoch, fmt::join(members, ", "),
                         rank, fmt::join(known.ranks, ", ")));
   }
-  act_on([&](const Awaited& awaited) { return awaited.is_of(rank) && awaited.epoch > 0 && awaited.epoch <= epoch; });
+  act_on([&](const Awaited& awaited) { return awaited.concerns(rank) && awaited.epoch > 0 && awaited.epoch <= epoch; });
 }
 
 void Observer::act_on(const std::function<bool(const Awaited&)>& is_due) {
@@ -174,7 +174,7 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
   }
   before->second = step;
   has_committed_ = true;
-  act_on([&](const Awaited& awaited) { return awaited.is_of(rank) && awaited.step > 0 && awaited.step <= step; });
+  act_on([&](const Awaited& awaited) { return awaited.concerns(rank) && awaited.step > 0 && awaited.step <= step; });
 
   std::vector<Version>& versions = committed_[{generation_, step}];
   const std::vector<int>& members = epochs_[epoch].ranks;

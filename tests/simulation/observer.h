@@ -88,7 +88,7 @@ class Observer {
     std::int64_t step = 0;
     int rank = 0;
     std::function<void()> act;
-    bool is_of(int other) const { return rank < 0 || rank == other; }
+    bool concerns(int other) const { return rank < 0 || rank == other; }
   };
   void act_on(const std::function<bool(const Awaited&)>& is_due);
   void check_ending(const std::string& who, const Error& error);
@@ -135,7 +135,7 @@ class Observer {
   bool may_be_damaged_ = false;
   bool has_committed_ = false;
   bool has_replaced_momentum_ = false;
-  std::optional<std::uint64_t> restored_;         // the hash of what this generation began with
+  std::optional<std::uint64_t> restored_;  // the hash of what this generation began with
   std::shared_ptr<const Reference> began_with_;
   std::map<int, int> lives_;                 // by rank, of this generation
   std::set<std::pair<int, int>> ended_;      // of these: ranks and lives
@@ -143,8 +143,8 @@ class Observer {
   std::map<std::pair<std::uint64_t, std::int64_t>, std::map<int, std::vector<std::uint32_t>>> contributions_;
   std::map<Key, std::vector<Version>> committed_;
   std::map<std::int64_t, std::vector<std::vector<double>>> replaced_;  // momentum, by step; in any generation
-  std::map<int, std::int64_t> steps_;  // by rank, of this generation: committed last
-  std::map<int, std::shared_ptr<const Reference>> references_;  // the same: after that step
+  std::map<int, std::int64_t> steps_;                                  // by rank, of this generation: committed last
+  std::map<int, std::shared_ptr<const Reference>> references_;         // the same: after that step
   std::vector<Awaited> awaited_;
   std::vector<std::string> endings_;
   std::vector<std::string> violations_;

@@ -22,7 +22,8 @@ constexpr int kGenerations = 4;         // by then the job must be done
 constexpr double kPatience = 400;       // seconds in which all waits of a generation end
 constexpr double kSlowness = 40;        // of a slow rank
 constexpr double kSlowSeconds = 30e-3;  // what a slow link adds on average
-constexpr std::uint16_t kRendezvousPort = 29400, kServedRendezvousPort = 29401, kServerPort = 29500, kRankServerPort = 29600;
+constexpr std::uint16_t kRendezvousPort = 29400, kServedRendezvousPort = 29401, kServerPort = 29500,
+                        kRankServerPort = 29600;
 constexpr float kMomentum = 0.9F;
 constexpr double kServedTolerance = 2e-5;  // float32
 constexpr const char* kFolder = "/run";

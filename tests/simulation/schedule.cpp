@@ -18,9 +18,9 @@ struct Extent {
 };
 constexpr Extent kExtents[kTopologies] = {
     {0.05, 0.1, 1500, 150}, {0.1, 0.3, 3000, 250}, {0.3, 0.6, 7000, 450}, {0.2, 0.5, 3500, 300}};
-constexpr std::uint64_t kJoinOperations = 1500;  // of one that joins, until it has done a step or two
+constexpr std::uint64_t kJoinOperations = 1500;      // of one that joins, until it has done a step or two
 constexpr std::uint64_t kCheckpointOperations = 40;  // of the disk, in which a checkpoint is written
-constexpr double kSilenceSeconds = 1;            // after which a rank counts as lost
+constexpr double kSilenceSeconds = 1;                // after which a rank counts as lost
 constexpr double kReplacementSeconds[] = {2e-3, 0.02, 0.3};
 constexpr double kRestartSeconds[] = {2e-3, 0.05, 0.5};
 constexpr std::uint64_t kServerOperations = 400;  // of a server, about, in which ranks join it or do a step
@@ -152,8 +152,8 @@ void add_servers(Random& random, Schedule& schedule) {
   for (std::uint64_t i = 0; i < count; ++i) schedule.faults.push_back(make_server_fault(random, schedule));
 }
 
-// Soon after a fault, counted in what a rank does then: another one. Or a rank is lost while a checkpoint is written, and
-// the power fails while it is written again.
+// Soon after a fault, counted in what a rank does then: another one. Or a rank is lost while a checkpoint is written,
+// and the power fails while it is written again.
 void add_burst(Random& random, Schedule& schedule) {
   const auto draw_rank = [&] { return static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks))); };
   Fault fault{.follows = true};
@@ -266,8 +266,11 @@ std::string describe(const Schedule& schedule, const Fault& fault) {
   const bool is_own = fault.witness == kOwn;
   const std::string replacement = fault.life > 1 ? "'s replacement" : "";
   const std::string who = schedule.name(fault.rank) + (is_own ? replacement : "");
-  const std::string whose = fault.witness == kAnyRank ? "any rank" : is_own ? who : schedule.name(fault.witness) + replacement;
-  const std::string call = fmt::format("before {} call {} of {}", fault.is_of_disk ? "disk" : "system", fault.operation, whose);
+  const std::string whose = fault.witness == kAnyRank ? "any rank"
+                            : is_own                  ? who
+                                                      : schedule.name(fault.witness) + replacement;
+  const std::string call =
+      fmt::format("before {} call {} of {}", fault.is_of_disk ? "disk" : "system", fault.operation, whose);
   const std::string who_goes_on = is_own && schedule.is_server(fault.rank) ? "any rank" : whose;
   const std::string when = fault.step > 0        ? fmt::format("{} after step {}", call, fault.step)
                            : fault.operation > 0 ? call
@@ -313,9 +316,11 @@ std::string describe(const Schedule& schedule) {
       : schedule.has_scheduler   ? ", a scheduler"
                                  : "");
   if (schedule.servers > 0) {
-    text += fmt::format("  the ranks' gradients go through {} parameter server{}, {}; one that has ended starts again after "
-                        "{:.3g} s on average\n", schedule.servers, schedule.servers > 1 ? "s" : "",
-                        schedule.has_momentum ? "with momentum" : "without momentum", schedule.restart_seconds);
+    text += fmt::format(
+        "  the ranks' gradients go through {} parameter server{}, {}; one that has ended starts again after "
+        "{:.3g} s on average\n",
+        schedule.servers, schedule.servers > 1 ? "s" : "", schedule.has_momentum ? "with momentum" : "without momentum",
+        schedule.restart_seconds);
   }
   if (schedule.minimum > 1) text += fmt::format("  the job goes on with {} ranks at least\n", schedule.minimum);
   if (schedule.replacements > 0) {

@@ -58,9 +58,9 @@ struct Schedule {
   int minimum = 1;                 // ranks that the job goes on with
   int replacements = 0;            // processes that take places of ranks that have ended
   double replacement_seconds = 0;  // until one starts, on average
-  int servers = 0;                 // parameter servers that the ranks' gradients go through; two keep each other's state
-  bool has_momentum = false;       // the optimizer, whose state they have
-  double restart_seconds = 0;      // until a server that has ended is started again, on average
+  int servers = 0;             // parameter servers that the ranks' gradients go through; two keep each other's state
+  bool has_momentum = false;   // the optimizer, whose state they have
+  double restart_seconds = 0;  // until a server that has ended is started again, on average
   std::vector<Fault> faults;
 
   bool has_links() const { return topology == Topology::kHostEach || topology == Topology::kTwoHosts; }

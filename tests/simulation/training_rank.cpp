@@ -140,7 +140,7 @@ class LinearSync final : public GradientSync, public ServedSync {
     const double* sum = shared_.gradient.data();
     for (int bucket = 0; bucket < buckets(); ++bucket) {
       sum = is_served_ ? put_mean(view<float>(reducer_.buffer(bucket)), sum)
-                      : put_mean(view<double>(reducer_.buffer(bucket)), sum);
+                       : put_mean(view<double>(reducer_.buffer(bucket)), sum);
       MOTLEY_TRY(reducer_.start(static_cast<std::uint64_t>(step_), bucket, weight_));
       SteadyClock::instance().sleep_until(monotonic_seconds() + kBackwardSeconds);
     }
@@ -196,10 +196,10 @@ class LinearSync final : public GradientSync, public ServedSync {
 
   Shared& shared_;
   const RunProgress& progress_;
-  const bool is_served_;  // even if this rank has not joined the servers yet
+  const bool is_served_;         // even if this rank has not joined the servers yet
   ps::ServerOptimizer* server_;  // part of the reducer, or null
   collective::KeptGradients reducer_;
-  bool is_first_ = false;       // of those who are there
+  bool is_first_ = false;  // of those who are there
   std::int64_t step_ = 0;
   double weight_ = 0;
   std::vector<double> reduced_;

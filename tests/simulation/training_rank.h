@@ -14,8 +14,8 @@ namespace motley::simulation {
 struct RankSetup {
   net::SessionOptions session;
   ps::ServerOptions sync;  // how gradients are synchronised
-  int minimum = 1;     // ranks that the job goes on with
-  int generation = 1;  // start of the job
+  int minimum = 1;         // ranks that the job goes on with
+  int generation = 1;      // start of the job
   std::filesystem::path folder;
   double seconds_per_sample = 0.5e-3;
 };

@@ -72,9 +72,7 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
   std::vector<std::string> list_servers_without_state() const override {
     return server_ != nullptr ? server_->list_servers_without_state() : std::vector<std::string>();
   }
-  std::optional<int> lost_server() const override {
-    return server_ != nullptr ? server_->lost_server() : std::nullopt;
-  }
+  std::optional<int> lost_server() const override { return server_ != nullptr ? server_->lost_server() : std::nullopt; }
   std::vector<int> server_cores() const override {
     return server_ != nullptr ? server_->server_cores() : std::vector<int>();
   }

@@ -33,8 +33,8 @@ class ServedSync {
 
 class ElasticServers {
  public:
-  // How gradients are synchronised, as this rank has worked it out; with ServerOptions::elastic. A newcomer does not know
-  // yet what the others have measured and done.
+  // How gradients are synchronised, as this rank has worked it out; with ServerOptions::elastic. A newcomer does not
+  // know yet what the others have measured and done.
   void use(ps::ServerOptions options, bool is_newcomer) {
     options_ = std::move(options);
     knows_ = !is_newcomer;

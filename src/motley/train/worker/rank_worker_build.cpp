@@ -147,8 +147,8 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
   if (elastic_) elastic_->use(options);
-  const bool is_served = options.method == collective::Method::kParameterServer &&
-                         options.update.rule != kernels::UpdateRule::kSum;
+  const bool is_served =
+      options.method == collective::Method::kParameterServer && options.update.rule != kernels::UpdateRule::kSum;
   if (role_.is_newcomer && !layout_) options.method = collective::Method::kAuto;  // until it has entered
   MOTLEY_ASSIGN(parts.method, train::make_reducer(replica_->alone ? *replica_->alone : peers(), options));
   if (elastic_) {
