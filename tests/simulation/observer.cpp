@@ -77,13 +77,17 @@ std::shared_ptr<const Observer::Reference> Observer::follow(const Reference& bef
   bool is_wrong = false;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const double mean = gradient[i] / static_cast<double>(samples.size());
-    const auto take_step = [&](double momentum) {
-      after->momentum[i] = job_.momentum * momentum + mean;
-      after->weights[i] = before.weights[i] - LinearJob::kLearningRate * after->momentum[i];
-      return is_close(weights[i], after->weights[i]);
+    const auto distance = [&](double momentum) {
+      const double moved = LinearJob::kLearningRate * (job_.momentum * momentum + mean);
+      return std::abs(before.weights[i] - moved - weights[i]);
     };
-    if (std::ranges::any_of(replaced, [&](const auto& momentum) { return take_step(momentum[i]); })) continue;
-    if (take_step(before.momentum[i]) || std::exchange(is_wrong, true)) continue;
+    double momentum = before.momentum[i];
+    for (const auto& other : replaced) {
+      if (distance(other[i]) < distance(momentum)) momentum = other[i];
+    }
+    after->momentum[i] = job_.momentum * momentum + mean;
+    after->weights[i] = before.weights[i] - LinearJob::kLearningRate * after->momentum[i];
+    if (is_close(weights[i], after->weights[i]) || std::exchange(is_wrong, true)) continue;
     violate(fmt::format("after step {} weight {} is {}, of one rank alone it is {}", step, i, weights[i],
                         after->weights[i]));
   }
