@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +19,7 @@ namespace motley::simulation {
 namespace {
 
 constexpr std::uint64_t kSeedsPerProcess = 200;
-constexpr unsigned kSecondsPerSchedule = 20;  // of this machine; then it counts as one that hangs
+constexpr int kSecondsPerSchedule = 20;  // of a processor; then it counts as one that hangs
 
 // What a process has done so far, in memory that it shares with the one that waits for it.
 struct Progress {
@@ -45,7 +46,8 @@ double children_seconds() {
   }
   drop_guard(mutant);
   for (; progress.seed < end; ++progress.seed) {
-    ::alarm(kSecondsPerSchedule);
+    const itimerval limit = {.it_interval = {}, .it_value = {.tv_sec = kSecondsPerSchedule, .tv_usec = 0}};
+    ::setitimer(ITIMER_PROF, &limit, nullptr);
     const Outcome outcome = run_schedule(make_schedule(progress.seed));
     if (outcome.violations.empty()) continue;
     progress.has_failed = true;
@@ -77,7 +79,7 @@ void take_result(Worker& worker, int status, BatchResult& result) {
   if (!has_failed) return;
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   result.failures.push_back({progress.seed, signal == 0 ? std::string(progress.violation)
-                                            : signal == SIGALRM
+                                            : signal == SIGPROF
                                                 ? std::string("the simulation does not end")
                                                 : fmt::format("the simulation ends by signal {}", signal)});
 }

@@ -16,7 +16,8 @@ constexpr double kMeanDelay = 200e-6;
 constexpr double kLongDelayChance = 0.02;
 constexpr double kLongDelay = 20e-3;
 constexpr double kShortTransferChance = 0.1;  // of a call that moves fewer bytes than it could
-constexpr double kLostWordsChance = 0.5;      // of what is under way when a connection is reset
+constexpr std::size_t kSmallMessage = 1 << 10;
+constexpr double kLostWordsChance = 0.5;  // of what is under way when a connection is reset
 
 int fail_call(int error) {
   errno = error;
@@ -174,7 +175,8 @@ ssize_t Socket::send(const char* bytes, std::size_t count) {
   if (used >= kWindowBytes) return fail_call(EAGAIN);
   count = std::min(count, kWindowBytes - used);
   Simulator& simulator = network_.simulator_;
-  if (count > 1 && simulator.chance(kShortTransferChance)) count = 1 + simulator.random().below(count);
+  const bool is_whole = network_.sends_small_messages_whole && count <= kSmallMessage;
+  if (count > 1 && !is_whole && simulator.chance(kShortTransferChance)) count = 1 + simulator.random().below(count);
   peer_->enqueue({.bytes = std::string(bytes, count)});
   return static_cast<ssize_t>(count);
 }

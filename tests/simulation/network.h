@@ -91,6 +91,9 @@ class Network {
   void reset(int one, int other);
   double silent_until(int from, int to) const;
 
+  // As of a system whose buffers have room for them; else any call may move a part of what it could.
+  bool sends_small_messages_whole = false;
+
  private:
   friend class Socket;
   struct Slow {

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "motley/base/random.h"
 #include "tests/simulation/simulator.h"
@@ -14,7 +15,6 @@
 namespace motley::simulation {
 namespace {
 
-constexpr double kTolerance = 1e-9;   // between sums in different orders, relative
 constexpr std::int64_t kNoStep = -2;  // of one that has no weights yet
 
 std::uint64_t hash_weights(std::span<const double> weights) {
@@ -49,24 +49,49 @@ void LinearJob::add_gradient(std::uint32_t sample, std::span<const double> weigh
   }
 }
 
-Observer::Observer(const LinearJob& job) : job_(job) {
+Observer::Observer(const LinearJob& job)
+    : job_(job),
+      initial_(std::make_shared<Reference>(Reference{job.initial_weights(), std::vector<double>(job.elements())})) {
   auto ledger = *data::Ledger::open(job.fresh_ledger());
-  std::vector<double> weights = job.initial_weights();
-  expected_.push_back(weights);
   windows_.emplace_back();
   for (std::int64_t step = 1; step <= job.steps; ++step) {
     const data::Range window = ledger.next(job.batch);
     const auto samples = ledger.samples(window);
-    std::vector<double> gradient(weights.size());
-    for (const std::uint32_t sample : samples) job.add_gradient(sample, weights, gradient);
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      weights[i] -= LinearJob::kLearningRate * gradient[i] / static_cast<double>(samples.size());
-    }
     windows_.emplace_back(samples.begin(), samples.end());
     std::ranges::sort(windows_.back());
-    expected_.push_back(weights);
     if (!ledger.commit(window)) violate("the ledger refuses its own window");
   }
+}
+
+bool Observer::is_close(double value, double expected) const {
+  return std::abs(value - expected) <= job_.tolerance * (1 + std::abs(expected));
+}
+
+std::shared_ptr<const Observer::Reference> Observer::follow(const Reference& before, std::int64_t step,
+                                                            std::span<const double> weights) {
+  const std::vector<std::uint32_t>& samples = windows_[static_cast<std::size_t>(step)];
+  std::vector<double> gradient(before.weights.size());
+  for (const std::uint32_t sample : samples) job_.add_gradient(sample, before.weights, gradient);
+  auto after = std::make_shared<Reference>(before);
+  const std::vector<std::vector<double>>& replaced = replaced_[step - 1];
+  bool is_wrong = false;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const double mean = gradient[i] / static_cast<double>(samples.size());
+    const auto distance = [&](double momentum) {
+      const double moved = LinearJob::kLearningRate * (job_.momentum * momentum + mean);
+      return std::abs(before.weights[i] - moved - weights[i]);
+    };
+    double momentum = before.momentum[i];
+    for (const auto& other : replaced) {
+      if (distance(other[i]) < distance(momentum)) momentum = other[i];
+    }
+    after->momentum[i] = job_.momentum * momentum + mean;
+    after->weights[i] = before.weights[i] - LinearJob::kLearningRate * after->momentum[i];
+    if (is_close(weights[i], after->weights[i]) || std::exchange(is_wrong, true)) continue;
+    violate(fmt::format("after step {} weight {} is {}, of one rank alone it is {}", step, i, weights[i],
+                        after->weights[i]));
+  }
+  return after;
 }
 
 void Observer::begin_generation() {
@@ -79,9 +104,11 @@ void Observer::begin_generation() {
   lives_.clear();
   ended_.clear();
   epochs_.clear();
-  has_committed_ = false;
+  has_committed_ = has_replaced_momentum_ = false;
   first_step_ = 1;
   restored_.reset();
+  began_with_ = initial_;
+  references_.clear();
 }
 
 void Observer::begin_life(int rank) {
@@ -109,7 +136,7 @@ void Observer::install(std::uint64_t epoch, const std::vector<int>& members, int
     violate(fmt::format("epoch {} is of ranks {} by rank {}, and of {} by another one", epoch, fmt::join(members, ", "),
                         rank, fmt::join(known.ranks, ", ")));
   }
-  act_on([&](const Awaited& awaited) { return awaited.rank == rank && awaited.epoch > 0 && awaited.epoch <= epoch; });
+  act_on([&](const Awaited& awaited) { return awaited.concerns(rank) && awaited.epoch > 0 && awaited.epoch <= epoch; });
 }
 
 void Observer::act_on(const std::function<bool(const Awaited&)>& is_due) {
@@ -151,7 +178,7 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
   }
   before->second = step;
   has_committed_ = true;
-  act_on([&](const Awaited& awaited) { return awaited.rank == rank && awaited.step > 0 && awaited.step <= step; });
+  act_on([&](const Awaited& awaited) { return awaited.concerns(rank) && awaited.step > 0 && awaited.step <= step; });
 
   std::vector<Version>& versions = committed_[{generation_, step}];
   const std::vector<int>& members = epochs_[epoch].ranks;
@@ -159,6 +186,7 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
   const Commit own{rank, lives_[rank], epoch};
   if (const auto known = std::ranges::find(versions, hash, &Version::hash); known != versions.end()) {
     known->commits.push_back(own);
+    references_[rank] = known->reference;
     return;
   }
   for (const Version& version : versions) {
@@ -168,7 +196,7 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
       if (differ) violate(fmt::format("after step {} rank {} has other weights than rank {}", step, rank, other.rank));
     }
   }
-  versions.push_back({hash, {own}});
+  versions.push_back({hash, {own}, nullptr});
   Simulator::instance().note(fmt::format("step {} is committed, first by rank {} in epoch {}", step, rank, epoch));
 
   std::vector<std::uint32_t> used;
@@ -181,12 +209,8 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
     violate(
         fmt::format("step {} has used {} samples, not each of its {} once", step, used.size(), windows_[index].size()));
   }
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (std::abs(weights[i] - expected_[index][i]) <= kTolerance * (1 + std::abs(expected_[index][i]))) continue;
-    violate(fmt::format("after step {} weight {} is {}, of one rank alone it is {}", step, i, weights[i],
-                        expected_[index][i]));
-    break;
-  }
+  auto& reference = references_.try_emplace(rank, began_with_).first->second;
+  versions.back().reference = reference = follow(*reference, step, weights);
 }
 
 void Observer::save(std::int64_t step) {
@@ -215,10 +239,13 @@ void Observer::restore(int rank, std::int64_t step, std::span<const double> weig
   Simulator::instance().note(fmt::format("generation {} goes on after step {}", generation_, step));
   const std::int64_t least = saved_ - (may_be_damaged_ ? job_.steps_per_checkpoint : 0);
   if (step < least) violate(fmt::format("step {} was restored, step {} had counted as written", step, saved_));
-  const bool is_known =
-      step == 0 ? hash == hash_weights(expected_[0]) : std::ranges::any_of(committed_, [&](const auto& committed) {
-        return committed.first.second == step && std::ranges::count(committed.second, hash, &Version::hash) > 0;
-      });
+  bool is_known = step == 0 && hash == hash_weights(initial_->weights);
+  for (const auto& [key, versions] : committed_) {
+    const auto known = std::ranges::find(versions, hash, &Version::hash);
+    if (key.second != step || known == versions.end()) continue;
+    is_known = true;
+    began_with_ = known->reference;
+  }
   if (!is_known) violate(fmt::format("what was restored as step {} was never committed", step));
 }
 
@@ -226,11 +253,39 @@ void Observer::take_over(std::uint64_t epoch, std::int64_t step, int rank, std::
   Simulator::instance().note(fmt::format("rank {} has joined after step {}, in epoch {}", rank, step, epoch));
   const std::uint64_t hash = hash_weights(weights);
   steps_[rank] = step;
+  references_[rank] = began_with_;
   if (step < first_step_ && restored_ == hash) return;
   std::vector<Version>& versions = committed_[{generation_, step}];
   const auto known = std::ranges::find(versions, hash, &Version::hash);
   if (known == versions.end()) return violate(fmt::format("rank {} has joined with weights of its own", rank));
   known->commits.push_back({rank, lives_[rank], epoch});
+  references_[rank] = known->reference;
+}
+
+void Observer::replace_momentum(std::int64_t step, std::int64_t checkpoint, std::vector<double> momentum) {
+  Simulator::instance().note(
+      fmt::format("after step {} servers get the optimizer's state of the checkpoint of step {}", step, checkpoint));
+  has_replaced_momentum_ = true;
+  if (checkpoint < saved_ - (may_be_damaged_ ? job_.steps_per_checkpoint : 0) || checkpoint > step) {
+    violate(fmt::format("after step {} servers get the state of step {}, that of step {} had counted as written", step,
+                        checkpoint, saved_));
+  }
+  const auto is_known = [&](const Reference& reference) {
+    const std::vector<std::vector<double>>& replaced = replaced_[checkpoint];
+    for (std::size_t i = 0; i < momentum.size(); ++i) {
+      const auto is_it = [&](const std::vector<double>& other) { return is_close(momentum[i], other[i]); };
+      if (!is_it(reference.momentum) && std::ranges::none_of(replaced, is_it)) return false;
+    }
+    return true;
+  };
+  const bool is_good = std::ranges::any_of(committed_, [&](const auto& committed) {
+    return committed.first.second == checkpoint &&
+           std::ranges::any_of(committed.second, [&](const Version& version) { return is_known(*version.reference); });
+  });
+  if (!is_good && !(checkpoint == 0 && is_known(*initial_))) {
+    violate(fmt::format("the optimizer's state of the checkpoint of step {} is not that of the step", checkpoint));
+  }
+  replaced_[step].push_back(std::move(momentum));
 }
 
 void Observer::finish(int rank, const Status& done, std::int64_t step) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -16,13 +17,15 @@
 
 namespace motley::simulation {
 
-// The tiny linear model that is trained: y = w x, of which each sample has one pair.
+// The tiny linear model that is trained: y = w x, of which each sample has one pair; by SGD with momentum, if any.
 struct LinearJob {
   std::uint32_t samples = 120;
   std::uint32_t batch = 24;
   std::int64_t steps = 20;
   std::int64_t steps_per_checkpoint = 4;
   int checkpoints = 2;  // that are kept
+  double momentum = 0;
+  double tolerance = 1e-9;  // between sums in different orders and with different rounding, relative
   std::vector<std::size_t> bucket_elements = {8, 16};
 
   std::size_t elements() const;
@@ -47,8 +50,8 @@ class Observer {
   int life(int rank) { return lives_[rank]; }  // how many processes had it before
 
   void install(std::uint64_t epoch, const std::vector<int>& members, int rank);
-  // Acts once the rank has installed this epoch or a later one in this generation, or has committed this step or a
-  // later one.
+  // Acts once the rank, or any one where it is negative, has installed this epoch or a later one in this generation, or
+  // has committed this step or a later one.
   void at_epoch(std::uint64_t epoch, int rank, std::function<void()> act);
   void at_step(std::int64_t step, int rank, std::function<void()> act);
   // The samples that are in the gradient which a rank brings to a step in an epoch.
@@ -57,6 +60,8 @@ class Observer {
   void save(std::int64_t step);  // a rank was told that the checkpoint is written
   void restore(int rank, std::int64_t step, std::span<const double> weights);
   void take_over(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights);  // of a newcomer
+  // Parameter servers that had lost the optimizer's state after this step got that of a checkpoint; 0: of none.
+  void replace_momentum(std::int64_t step, std::int64_t checkpoint, std::vector<double> momentum);
   // Of a file that is replaced again and again: what was written last, and what a later start reads.
   void note_progress(std::int64_t step) { noted_ = step; }
   void check_progress(std::int64_t step);
@@ -70,7 +75,8 @@ class Observer {
   void violate(const std::string& text);
 
   const std::vector<std::string>& violations() const { return violations_; }
-  bool has_committed() const { return has_committed_; }  // in this generation
+  bool has_committed() const { return has_committed_; }                  // in this generation
+  bool has_replaced_momentum() const { return has_replaced_momentum_; }  // the same
   int finished_workers() const { return finished_workers_; }
   int finished() const { return finished_; }                            // ranks of this generation that have done all
   const std::vector<std::string>& endings() const { return endings_; }  // of ranks of this generation that have not
@@ -82,6 +88,7 @@ class Observer {
     std::int64_t step = 0;
     int rank = 0;
     std::function<void()> act;
+    bool concerns(int other) const { return rank < 0 || rank == other; }
   };
   void act_on(const std::function<bool(const Awaited&)>& is_due);
   void check_ending(const std::string& who, const Error& error);
@@ -99,15 +106,25 @@ class Observer {
     int life = 0;
     std::uint64_t epoch = 0;  // whose gradients it is of
   };
+  // What one rank alone would have. Segments of servers that have lost their state go on with another momentum, so that
+  // there may be several that a value can have had: which one the next step shows.
+  struct Reference {
+    std::vector<double> weights;
+    std::vector<double> momentum;
+  };
   struct Version {
     std::uint64_t hash = 0;
     std::vector<Commit> commits;
+    std::shared_ptr<const Reference> reference;
   };
   using Key = std::pair<int, std::int64_t>;  // generation and step
   bool goes_on(const Commit& commit, std::uint64_t epoch);
+  bool is_close(double value, double expected) const;
+  // The step after this reference that has led to these weights.
+  std::shared_ptr<const Reference> follow(const Reference& before, std::int64_t step, std::span<const double> weights);
 
   const LinearJob job_;
-  std::vector<std::vector<double>> expected_;        // weights after each step, as one rank computes them
+  const std::shared_ptr<const Reference> initial_;
   std::vector<std::vector<std::uint32_t>> windows_;  // the samples of each step, ascending
   int generation_ = 0;
   int finished_ = 0;
@@ -117,13 +134,17 @@ class Observer {
   std::int64_t noted_ = 0;
   bool may_be_damaged_ = false;
   bool has_committed_ = false;
-  std::optional<std::uint64_t> restored_;    // the hash of what this generation began with
+  bool has_replaced_momentum_ = false;
+  std::optional<std::uint64_t> restored_;  // the hash of what this generation began with
+  std::shared_ptr<const Reference> began_with_;
   std::map<int, int> lives_;                 // by rank, of this generation
   std::set<std::pair<int, int>> ended_;      // of these: ranks and lives
   std::map<std::uint64_t, Members> epochs_;  // of this generation
   std::map<std::pair<std::uint64_t, std::int64_t>, std::map<int, std::vector<std::uint32_t>>> contributions_;
   std::map<Key, std::vector<Version>> committed_;
-  std::map<int, std::int64_t> steps_;  // by rank, of this generation: committed last
+  std::map<std::int64_t, std::vector<std::vector<double>>> replaced_;  // momentum, by step; in any generation
+  std::map<int, std::int64_t> steps_;                                  // by rank, of this generation: committed last
+  std::map<int, std::shared_ptr<const Reference>> references_;         // the same: after that step
   std::vector<Awaited> awaited_;
   std::vector<std::string> endings_;
   std::vector<std::string> violations_;

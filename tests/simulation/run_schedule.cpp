@@ -22,7 +22,10 @@ constexpr int kGenerations = 4;         // by then the job must be done
 constexpr double kPatience = 400;       // seconds in which all waits of a generation end
 constexpr double kSlowness = 40;        // of a slow rank
 constexpr double kSlowSeconds = 30e-3;  // what a slow link adds on average
-constexpr std::uint16_t kRendezvousPort = 29400, kServedRendezvousPort = 29401, kServerPort = 29500;
+constexpr std::uint16_t kRendezvousPort = 29400, kServedRendezvousPort = 29401, kServerPort = 29500,
+                        kRankServerPort = 29600;
+constexpr float kMomentum = 0.9F;
+constexpr double kServedTolerance = 2e-5;  // float32
 constexpr const char* kFolder = "/run";
 constexpr const char* kSchedulerFolder = "/scheduler";
 constexpr double kSchedulerSeconds = 0.05;  // after which a scheduler that has ended is started again, on average
@@ -34,10 +37,11 @@ class JobRun {
         cluster_(schedule.seed),
         job_(make_job(schedule)),
         observer_(job_),
-        scheduler_(observer_, schedule.seed),
+        scheduler_(observer_, schedule.seed, schedule.has_node_failures),
         processes_(static_cast<std::size_t>(schedule.processes())) {
     cluster_.simulator.keeps_notes = keeps_notes;
     cluster_.simulator.has_pauses = schedule.has_pauses;
+    cluster_.network.sends_small_messages_whole = schedule.servers > 0;  // who probes a server does not ask often
     cluster_.simulator.on_end = [this](const Process& process) { follow_end(process); };
     cluster_.disk.make_folder(kFolder);
     cluster_.disk.sync(*cluster_.disk.find("/"));
@@ -61,6 +65,11 @@ class JobRun {
  private:
   static LinearJob make_job(const Schedule& schedule) {
     LinearJob job;
+    if (schedule.servers > 0) {
+      job.bucket_elements = {8, 40};
+      job.momentum = schedule.has_momentum ? kMomentum : 0;
+      job.tolerance = kServedTolerance;
+    }
     if (schedule.has_large_buckets) job.bucket_elements = {8, 8300, 40};
     return job;
   }
@@ -89,7 +98,18 @@ class JobRun {
     session.silence_seconds = 1;
     session.encryption = net::Encryption::kOff;
     session.is_elastic = true;
-    if (schedule_.topology == Topology::kOneHostTcp) setup.reducer.method = collective::Method::kTcpRing;
+    if (schedule_.topology == Topology::kOneHostTcp) setup.sync.method = collective::Method::kTcpRing;
+    if (schedule_.servers > 0) {
+      setup.sync.method = collective::Method::kParameterServer;
+      setup.sync.servers_share_memory = schedule_.topology == Topology::kSharedMemory;
+      setup.sync.chunk_bytes = schedule_.has_large_buckets ? 4096 : 64;
+      setup.sync.update.rule = schedule_.has_momentum ? kernels::UpdateRule::kMomentum : kernels::UpdateRule::kSgd;
+      setup.sync.update.momentum = kMomentum;
+      for (int server = 0; server < schedule_.servers; ++server) {
+        setup.sync.servers.push_back({server_endpoint(server), server_token()});
+      }
+      if (schedule_.servers > 1) setup.sync.server_speeds = {1, 1.5};  // as all ranks measure them at the start
+    }
     setup.minimum = schedule_.minimum;
     setup.generation = observer_.generation();
     setup.folder = kFolder;
@@ -119,7 +139,11 @@ class JobRun {
       setup.shares_memory = schedule_.topology == Topology::kSharedMemory;
       start(process, [this, &setup] { return is_served_ ? 0 : run_server_worker(setup, observer_); });
     }
-    start(server, [this] { return run_parameter_server(server_setups_.front()); }, true);
+    start(
+        server, [this] { return schedule_.servers > 0 ? 0 : run_parameter_server(server_setups_.front().server); },
+        true);
+    server_lives_.assign(static_cast<std::size_t>(schedule_.servers), 0);
+    for (int number = 0; number < schedule_.servers; ++number) start_server(number);
     if (schedule_.has_scheduler) start_scheduler();
   }
 
@@ -127,28 +151,52 @@ class JobRun {
     start(schedule_.ranks + 3, [this] { return scheduler_.run(kSchedulerFolder); });
   }
 
+  net::Endpoint server_endpoint(int server) const {
+    return {address(schedule_.first_server() + server), static_cast<std::uint16_t>(kRankServerPort + server)};
+  }
+
+  void start_server(int server) {
+    const int process = schedule_.first_server() + server;
+    start(process, [listen = server_endpoint(server)] { return run_parameter_server(listen); }, true);
+    plan_life(process, ++server_lives_[static_cast<std::size_t>(server)]);
+  }
+
+  static int witness(const Fault& fault) { return fault.witness >= 0 ? fault.witness : fault.rank; }
+  // Planned as the process starts whose calls are counted.
+  bool is_of_life(const Fault& fault) const {
+    const bool has_lives = witness(fault) < schedule_.ranks || schedule_.is_server(witness(fault));
+    return has_lives && fault.operation > 0 && fault.step == 0 && !fault.follows;
+  }
+  // A process, one of those that take a place one after the other, has started.
+  void plan_life(int process, int life) {
+    for (const Fault& fault : schedule_.faults) {
+      const bool is_own = fault.generation == observer_.generation() && witness(fault) == process && fault.life == life;
+      if (is_own && is_of_life(fault)) plan(fault);
+    }
+  }
+
   void start_rank(int rank) {
     RankSetup& setup = setups_.emplace_back(make_setup(rank));
     setup.session.is_newcomer = observer_.life(rank) > 0;
     observer_.begin_life(rank);
     start(rank, [this, &setup] { return is_trained_ ? 0 : run_training_rank(setup, job_, observer_); });
-    for (const Fault& fault : schedule_.faults) {
-      const bool is_own = fault.generation == observer_.generation() && fault.rank == rank;
-      if (is_own && fault.operation > 0 && fault.step == 0 && fault.life == observer_.life(rank)) plan(fault);
-    }
+    plan_life(rank, observer_.life(rank));
   }
 
   // A rank that was killed is replaced after a while, as a launcher would do; between hosts also one that was put out
   // or has failed, as a person may.
   void follow_end(const Process& process) {
     if (process.status == 128 + SIGABRT) observer_.violate(process.name + " stops by a broken invariant of its own");
-    if (schedule_.has_scheduler && &process == processes_.back() && process.status != 0 && !is_down_) {
+    const auto number = static_cast<int>(std::ranges::find(processes_, &process) - processes_.begin());
+    if (schedule_.has_scheduler && number == schedule_.ranks + 3 && process.status != 0 && !is_down_) {
       act_later(kSchedulerSeconds, [this] { start_scheduler(); });
     }
-    const auto ranks = std::span(processes_).first(static_cast<std::size_t>(schedule_.ranks));
-    const auto found = std::ranges::find(ranks, &process);
-    if (found == ranks.end()) return;
-    const int rank = static_cast<int>(found - ranks.begin());
+    if (schedule_.is_server(number) && !is_down_) {
+      is_server_lost_early_ = is_server_lost_early_ || !observer_.has_committed();
+      restart_server(number);
+    }
+    if (number >= schedule_.ranks) return;
+    const int rank = number;
     observer_.end_life(rank);
     const bool is_replaced = process.status > 128 || (process.status != 0 && !is_one_host());
     if (!is_replaced || is_down_ || replacements_ == schedule_.replacements) return;
@@ -158,6 +206,15 @@ class JobRun {
       const int lost = processes_[static_cast<std::size_t>(rank)]->id;
       start_rank(rank);
       cluster_.network.hand_links_over(lost, processes_[static_cast<std::size_t>(rank)]->id);
+    });
+  }
+
+  void restart_server(int process) {
+    act_later(schedule_.restart_seconds, [this, process] {
+      cluster_.simulator.note(fmt::format("another process takes the place of {}", schedule_.name(process)));
+      const int lost = processes_[static_cast<std::size_t>(process)]->id;
+      start_server(process - schedule_.first_server());
+      cluster_.network.hand_links_over(lost, processes_[static_cast<std::size_t>(process)]->id);
     });
   }
 
@@ -179,7 +236,7 @@ class JobRun {
     Simulator& simulator = cluster_.simulator;
     observer_.begin_generation();
     replacements_ = 0;
-    is_down_ = false;
+    is_down_ = is_server_lost_early_ = false;
     cluster_.disk.fill(0);
     simulator.note(fmt::format("start {} of the job", generation));
     start_processes();
@@ -187,14 +244,17 @@ class JobRun {
     for (const Fault& fault : schedule_.faults) {
       if (fault.generation != generation) continue;
       faults.push_back(&fault);
-      const bool is_planned = fault.rank < schedule_.ranks && fault.operation > 0 && fault.step == 0;
-      if (!is_planned) plan(fault);  // else as its process has started
+      if (!is_of_life(fault) && !fault.follows) plan(fault);
     }
     if (!simulator.run(simulator.now() + kPatience)) {
       observer_.violate("a wait never ends: " + simulator.describe_waits());
       return true;
     }
-    cluster_.simulator.kill(*processes_[static_cast<std::size_t>(schedule_.ranks)]);
+    is_down_ = true;
+    simulator.kill(*processes_[static_cast<std::size_t>(schedule_.ranks)]);
+    for (int server = schedule_.first_server(); server < schedule_.processes(); ++server) {
+      simulator.kill(*processes_[static_cast<std::size_t>(server)]);
+    }
     if (faults.empty() && !is_served_ && observer_.finished_workers() < kServerWorkers) {
       observer_.violate(fmt::format("the server's job is not done: {}", fmt::join(observer_.endings(), "; ")));
     }
@@ -206,6 +266,9 @@ class JobRun {
       observer_.violate(fmt::format("{} ranks have done the job, at least {} were to: {}", observer_.finished(), least,
                                     fmt::join(observer_.endings(), "; ")));
     }
+    if (observer_.has_replaced_momentum() && !may_lose_momentum(faults)) {
+      observer_.violate("the optimizer's state was lost with one server although the other one was there");
+    }
     is_trained_ = is_trained_ || observer_.finished() > 0;
     return is_trained_ && is_served_ && is_scheduled;
   }
@@ -215,14 +278,15 @@ class JobRun {
   // lost where there are more faults, and the run ends where the disk fails, or where too few are left.
   int least_finished(const std::vector<const Fault*>& faults) const {
     std::set<int> hit;
-    bool all_are_deaths = true;
+    bool all_are_deaths = true, hits_server = false;
     for (const Fault* fault : faults) {
       if (fault->kind >= FaultKind::kDiskFull) return 0;
+      hits_server = hits_server || schedule_.is_server(fault->rank);
       if (fault->rank >= schedule_.ranks) continue;
       hit.insert(fault->rank);
       all_are_deaths = all_are_deaths && fault->kind == FaultKind::kKill;
     }
-    if (hit.empty()) return schedule_.ranks;
+    if (hit.empty() && !hits_server) return schedule_.ranks;
     // A rank that is lost while all join ends the start.
     if (!observer_.has_committed()) return 0;
     const int left = schedule_.ranks - static_cast<int>(hit.size());
@@ -232,19 +296,33 @@ class JobRun {
     return faults.front()->kind == FaultKind::kStop ? schedule_.ranks / 2 + 1 : 1;
   }
 
+  // Where two servers keep each other's state, it takes the loss of both, or bad links.
+  bool may_lose_momentum(const std::vector<const Fault*>& faults) const {
+    if (schedule_.servers < 2 || is_server_lost_early_) return true;
+    std::set<int> hit;
+    for (const Fault* fault : faults) {
+      if (fault->kind != FaultKind::kKill) return true;
+      if (schedule_.is_server(fault->rank)) hit.insert(fault->rank);
+    }
+    return hit.size() > 1;
+  }
+
   // Of this generation; those that come before an operation of a rank: as the process starts that it is counted in.
   void plan(const Fault& fault) {
     const auto act = [this, &fault, generation = observer_.generation()] {
       if (observer_.generation() == generation) inject(fault);
     };
     const auto act_before_operation = [this, &fault, act] {
-      Process& process = *processes_[static_cast<std::size_t>(fault.rank)];
-      process.at_operation[process.operations + fault.operation] = act;
+      Process& process = *processes_[static_cast<std::size_t>(witness(fault))];
+      Process::Calls& calls = fault.is_of_disk ? process.disk_operations : process.operations;
+      calls.acts[calls.number + fault.operation] = act;
     };
+    const bool is_any = fault.witness == kAnyRank || (fault.witness == kOwn && schedule_.is_server(fault.rank));
+    const int rank = is_any ? kAnyRank : witness(fault);
     if (fault.epoch > 0) {
-      observer_.at_epoch(fault.epoch, fault.rank, act);
+      observer_.at_epoch(fault.epoch, rank, act);
     } else if (fault.step > 0) {
-      observer_.at_step(fault.step, fault.rank, act_before_operation);
+      observer_.at_step(fault.step, rank, act_before_operation);
     } else if (fault.operation > 0) {
       act_before_operation();
     } else {
@@ -257,6 +335,8 @@ class JobRun {
     Process& process = *processes_[static_cast<std::size_t>(fault.rank)];
     simulator.note("FAULT: " + describe(schedule_, fault));
     const double until = simulator.now() + fault.seconds;
+    const Fault* const next = &fault + 1;
+    if (next < schedule_.faults.data() + schedule_.faults.size() && next->follows) plan(*next);
     switch (fault.kind) {
       case FaultKind::kKill:
         return simulator.kill(process);
@@ -294,9 +374,10 @@ class JobRun {
 
   void inject_into_links(const Fault& fault, double until) {
     const int own = processes_[static_cast<std::size_t>(fault.rank)]->id;
-    for (int rank = 0; rank < schedule_.ranks; ++rank) {
-      if (host(rank) == host(fault.rank) || (fault.other >= 0 && rank != fault.other)) continue;
-      const int other = processes_[static_cast<std::size_t>(rank)]->id;
+    for (int process = 0; process < schedule_.processes(); ++process) {
+      const bool is_linked = process < schedule_.ranks || schedule_.is_server(process);
+      if (!is_linked || host(process) == host(fault.rank) || (fault.other >= 0 && process != fault.other)) continue;
+      const int other = processes_[static_cast<std::size_t>(process)]->id;
       Network& network = cluster_.network;
       if (fault.kind == FaultKind::kReset) network.reset(own, other);
       if (fault.kind == FaultKind::kSilence || fault.kind == FaultKind::kHalfOpen) network.silence(own, other, until);
@@ -316,11 +397,13 @@ class JobRun {
   std::deque<RankSetup> setups_;     // of all processes of ranks, one after the other
   std::vector<Process*> processes_;  // by rank; then the server's
   int replacements_ = 0;             // of this generation
-  bool is_down_ = false;             // the power has failed
+  bool is_down_ = false;             // the power has failed, or all is over
   std::array<ServerJobSetup, kServerWorkers> server_setups_;
+  std::vector<int> server_lives_;      // of the ranks' servers, in this generation
+  bool is_server_lost_early_ = false;  // before a step was committed
   bool has_damaged_ = false;
   bool is_trained_ = false;
-  bool is_served_ = false;
+  bool is_served_ = schedule_.servers > 0;  // the job with the server of its own is done, or there is none
 };
 
 }  // namespace

@@ -18,9 +18,12 @@ struct Extent {
 };
 constexpr Extent kExtents[kTopologies] = {
     {0.05, 0.1, 1500, 150}, {0.1, 0.3, 3000, 250}, {0.3, 0.6, 7000, 450}, {0.2, 0.5, 3500, 300}};
-constexpr std::uint64_t kJoinOperations = 1500;  // of one that joins, until it has done a step or two
-constexpr double kSilenceSeconds = 1;            // after which a rank counts as lost
+constexpr std::uint64_t kJoinOperations = 1500;      // of one that joins, until it has done a step or two
+constexpr std::uint64_t kCheckpointOperations = 40;  // of the disk, in which a checkpoint is written
+constexpr double kSilenceSeconds = 1;                // after which a rank counts as lost
 constexpr double kReplacementSeconds[] = {2e-3, 0.02, 0.3};
+constexpr double kRestartSeconds[] = {2e-3, 0.05, 0.5};
+constexpr std::uint64_t kServerOperations = 400;  // of a server, about, in which ranks join it or do a step
 
 const Extent& extent(const Schedule& schedule) {
   return kExtents[static_cast<int>(schedule.topology)];
@@ -114,6 +117,101 @@ void add_contention(Random& random, Schedule& schedule) {
       {.kind = FaultKind::kReset, .rank = loses, .other = third, .at = at + 0.08 * random.uniform()});
 }
 
+// What happens to a server, or between it and ranks.
+Fault make_server_fault(Random& random, const Schedule& schedule) {
+  Fault fault;
+  const std::uint64_t drawn = random.below(8);
+  if (drawn >= 4) fault.kind = drawn == 7 ? FaultKind::kStop : FaultKind::kKill;
+  if (drawn < 4 && schedule.has_links()) fault.kind = static_cast<FaultKind>(2 + drawn);
+  fault.generation = random.below(6) == 0 ? 2 : 1;
+  fault.rank = schedule.first_server() + static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.servers)));
+  if (fault.kind >= FaultKind::kReset && random.below(2) == 0) {
+    fault.other = static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks)));
+  }
+  fault.seconds = random.below(3) == 0 ? 0.05 + 0.3 * random.uniform() : 0.5 + 4 * random.uniform();
+  const std::uint64_t moment = random.below(4);
+  if (moment == 0) {  // while ranks join it
+    fault.epoch = 2 + random.below(3);
+  } else if (moment == 1 && !schedule.faults.empty()) {  // soon after something else
+    fault.at = schedule.faults[random.below(schedule.faults.size())].at + 0.05 * random.uniform();
+  } else if (moment == 2) {
+    fault.life = random.below(3) == 0 ? 2 : 1;
+    fault.operation = 1 + random.below(5 * kServerOperations);
+  } else {
+    fault.step = 1 + static_cast<std::int64_t>(random.below(19));
+    fault.operation = 1 + random.below(kServerOperations);
+  }
+  return fault;
+}
+
+void add_servers(Random& random, Schedule& schedule) {
+  schedule.servers = 1 + static_cast<int>(random.below(2));
+  schedule.has_momentum = random.below(4) != 0;
+  schedule.restart_seconds = kRestartSeconds[random.below(std::size(kRestartSeconds))];
+  const std::uint64_t count = random.below(4);
+  for (std::uint64_t i = 0; i < count; ++i) schedule.faults.push_back(make_server_fault(random, schedule));
+}
+
+// Soon after a fault, counted in what a rank does then: another one. Or a rank is lost while a checkpoint is written,
+// and the power fails while it is written again.
+void add_burst(Random& random, Schedule& schedule) {
+  const auto draw_rank = [&] { return static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks))); };
+  Fault fault{.follows = true};
+  auto before = schedule.faults.begin() + static_cast<std::ptrdiff_t>(random.below(schedule.faults.size()));
+  if (random.below(2) == 0) {
+    fault.operation = 1 + random.below(random.below(2) == 0 ? 20 : 200);
+    fault.rank = draw_rank();
+    fault.witness = draw_rank();
+  } else {
+    if (random.below(2) == 0) {
+      Fault loss{.rank = draw_rank(), .witness = 0, .is_of_disk = true};
+      loss.operation = 1 + random.below(kCheckpointOperations * 5);
+      before = schedule.faults.insert(schedule.faults.end(), loss);
+    }
+    fault.kind = FaultKind::kPowerLoss;
+    fault.rank = random.below(2) == 0 ? 0 : draw_rank();
+    fault.is_of_disk = true;
+    fault.operation = 1 + random.below(kCheckpointOperations);
+  }
+  fault.generation = before->generation;
+  schedule.faults.insert(before + 1, fault);
+}
+
+// While a process takes the place of one that was killed, several others end at once.
+void add_losses_in_joining(Random& random, Schedule& schedule) {
+  const auto is_replaced = [&](const Fault& fault) {
+    return fault.kind == FaultKind::kKill && fault.rank < schedule.ranks && fault.life == 1 && !fault.follows;
+  };
+  const auto before = std::ranges::find_if(schedule.faults, is_replaced);
+  if (schedule.replacements == 0 || before == schedule.faults.end()) return;
+  const int newcomer = before->rank;
+  Fault fault{.generation = before->generation};
+  if (random.below(2) == 0) {
+    fault.operation = 1 + random.below(kJoinOperations);
+    fault.life = 2;
+    fault.witness = newcomer;
+  } else {
+    fault.epoch = 3 + random.below(2);
+    fault.witness = kAnyRank;
+  }
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    if (rank == newcomer || random.below(3) == 0) continue;
+    fault.rank = rank;
+    schedule.faults.push_back(fault);
+    fault = {.generation = fault.generation, .follows = true};
+  }
+}
+
+// In half of all schedules there is more, drawn apart, so that the others are what they are.
+void add_more(Schedule& schedule) {
+  Random random(mix({schedule.seed, 0x80}));
+  if (random.below(2) == 0) return;
+  if (random.below(2) == 0) add_servers(random, schedule);
+  schedule.has_node_failures = schedule.has_scheduler && random.below(2) == 0;
+  if (random.below(2) == 0) add_burst(random, schedule);
+  if (random.below(3) == 0) add_losses_in_joining(random, schedule);
+}
+
 }  // namespace
 
 // At least three faults of two kinds.
@@ -152,25 +250,34 @@ Schedule make_schedule(std::uint64_t seed) {
         schedule.faults, [&](const Fault& each) { return each.kind == schedule.faults.front().kind; });
     if (schedule.faults.size() == count && is_one_kind) schedule.faults.pop_back();
   }
+  add_more(schedule);
   std::ranges::stable_sort(schedule.faults, {}, &Fault::generation);
   return schedule;
 }
 
 std::string Schedule::name(int process) const {
   if (process < ranks) return fmt::format("rank {}", process);
+  if (is_server(process)) return fmt::format("parameter server {}", process - first_server());
   if (process == ranks + 3) return "the scheduler";
   return process == ranks ? std::string("the server") : fmt::format("the server's worker {}", process - ranks - 1);
 }
 
 std::string describe(const Schedule& schedule, const Fault& fault) {
-  const std::string who = schedule.name(fault.rank) + (fault.life > 1 ? "'s replacement" : "");
-  const std::string when =
-      fault.step > 0        ? fmt::format("before system call {} of {} after step {}", fault.operation, who, fault.step)
-      : fault.operation > 0 ? fmt::format("before system call {} of {}", fault.operation, who)
-      : fault.epoch > 0     ? fmt::format("once {} goes on in epoch {}", who, fault.epoch)
-                            : fmt::format("after {:.4f} s", fault.at);
-  const std::string link = fault.other < 0 ? fmt::format("rank {} and all others", fault.rank)
-                                           : fmt::format("rank {} and rank {}", fault.rank, fault.other);
+  const bool is_own = fault.witness == kOwn;
+  const std::string replacement = fault.life > 1 ? "'s replacement" : "";
+  const std::string who = schedule.name(fault.rank) + (is_own ? replacement : "");
+  const std::string whose = fault.witness == kAnyRank ? "any rank"
+                            : is_own                  ? who
+                                                      : schedule.name(fault.witness) + replacement;
+  const std::string call =
+      fmt::format("before {} call {} of {}", fault.is_of_disk ? "disk" : "system", fault.operation, whose);
+  const std::string who_goes_on = is_own && schedule.is_server(fault.rank) ? "any rank" : whose;
+  const std::string when = fault.step > 0        ? fmt::format("{} after step {}", call, fault.step)
+                           : fault.operation > 0 ? call
+                           : fault.epoch > 0     ? fmt::format("once {} goes on in epoch {}", who_goes_on, fault.epoch)
+                                                 : fmt::format("after {:.4f} s", fault.at);
+  const std::string other = fault.other < 0 ? "all others" : schedule.name(fault.other);
+  const std::string link = fmt::format("{} and {}", schedule.name(fault.rank), other);
   const std::string what = [&] {
     switch (fault.kind) {
       case FaultKind::kKill:
@@ -182,8 +289,7 @@ std::string describe(const Schedule& schedule, const Fault& fault) {
       case FaultKind::kSilence:
         return fmt::format("nothing goes between {} for {:.3g} s", link, fault.seconds);
       case FaultKind::kHalfOpen:
-        return fmt::format("nothing goes from {} to {} for {:.3g} s", fmt::format("rank {}", fault.rank),
-                           fault.other < 0 ? "all others" : fmt::format("rank {}", fault.other), fault.seconds);
+        return fmt::format("nothing goes from {} to {} for {:.3g} s", schedule.name(fault.rank), other, fault.seconds);
       case FaultKind::kSlow:
         return fmt::format("the links between {} are slow for {:.3g} s", link, fault.seconds);
       case FaultKind::kPowerLoss:
@@ -195,17 +301,27 @@ std::string describe(const Schedule& schedule, const Fault& fault) {
     }
     return std::string();
   }();
-  return fmt::format("start {}, {}: {}", fault.generation, when, what);
+  return fmt::format("start {}, {}{}: {}", fault.generation, fault.follows ? "then " : "", when, what);
 }
 
 std::string describe(const Schedule& schedule) {
   constexpr const char* kTopologyNames[] = {"on one host, over shared memory", "on one host, over TCP",
                                             "each on a host of its own", "on two hosts, two each"};
   std::string text = fmt::format(
-      "seed {}: {} ranks {}{}{}{}; beside them a server with two workers{}\n", schedule.seed, schedule.ranks,
+      "seed {}: {} ranks {}{}{}{}{}{}\n", schedule.seed, schedule.ranks,
       kTopologyNames[static_cast<int>(schedule.topology)], schedule.has_large_buckets ? ", with large buckets" : "",
       schedule.has_slow_rank ? ", the last one slow" : "", schedule.has_pauses ? ", threads held up now and then" : "",
-      schedule.has_scheduler ? " and a scheduler" : "");
+      schedule.servers == 0 ? "; beside them a server with two workers" : "",
+      schedule.has_node_failures ? ", a scheduler whose nodes fail"
+      : schedule.has_scheduler   ? ", a scheduler"
+                                 : "");
+  if (schedule.servers > 0) {
+    text += fmt::format(
+        "  the ranks' gradients go through {} parameter server{}, {}; one that has ended starts again after "
+        "{:.3g} s on average\n",
+        schedule.servers, schedule.servers > 1 ? "s" : "", schedule.has_momentum ? "with momentum" : "without momentum",
+        schedule.restart_seconds);
+  }
   if (schedule.minimum > 1) text += fmt::format("  the job goes on with {} ranks at least\n", schedule.minimum);
   if (schedule.replacements > 0) {
     text += fmt::format("  {} processes take places of ranks that have ended, after {:.3g} s on average\n",

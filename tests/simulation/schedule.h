@@ -21,16 +21,22 @@ enum class FaultKind : std::uint8_t {
 };
 inline constexpr int kFaultKinds = 9;
 
+// In a process's place: the one that a fault is about, or of steps and epochs any rank.
+inline constexpr int kOwn = -1, kAnyRank = -2;
+
 struct Fault {
   FaultKind kind = FaultKind::kKill;
   int generation = 1;           // start of the job
-  int rank = 0;                 // or what comes after the last one: the server, its two workers, the scheduler
+  int rank = 0;                 // or another process, as Schedule counts them
   int other = -1;               // rank; -1: all other ranks
   double at = 0;                // seconds after the generation's start, where the three others are 0
   std::uint64_t operation = 0;  // before this call of the system by the rank,
   std::int64_t step = 0;        // counted from where it has committed this step or a later one; 0: from its start
   std::uint64_t epoch = 0;      // once the rank goes on in this epoch or a later one, for the first time
   int life = 1;                 // of the processes that have the rank, one after the other: which
+  int witness = kOwn;           // the process whose calls, steps and epochs these are
+  bool is_of_disk = false;      // only calls that change the disk are counted
+  bool follows = false;         // all of it is counted from when the fault before it in the schedule comes
   double seconds = 0;           // how long it lasts
   bool operator==(const Fault&) const = default;
 };
@@ -48,13 +54,20 @@ struct Schedule {
   bool has_slow_rank = false;      // the last one, whose share of the batch becomes small
   bool has_scheduler = false;      // beside it
   bool has_pauses = false;         // threads are held up now and then
+  bool has_node_failures = false;  // of the scheduler's cluster
   int minimum = 1;                 // ranks that the job goes on with
   int replacements = 0;            // processes that take places of ranks that have ended
   double replacement_seconds = 0;  // until one starts, on average
+  int servers = 0;             // parameter servers that the ranks' gradients go through; two keep each other's state
+  bool has_momentum = false;   // the optimizer, whose state they have
+  double restart_seconds = 0;  // until a server that has ended is started again, on average
   std::vector<Fault> faults;
 
   bool has_links() const { return topology == Topology::kHostEach || topology == Topology::kTwoHosts; }
-  int processes() const { return ranks + 3 + (has_scheduler ? 1 : 0); }
+  // Ranks, the served job's server and two workers, the scheduler, the ranks' servers.
+  int first_server() const { return ranks + 3 + (has_scheduler ? 1 : 0); }
+  int processes() const { return first_server() + servers; }
+  bool is_server(int process) const { return process >= first_server() && process < processes(); }
   std::string name(int process) const;
 };
 

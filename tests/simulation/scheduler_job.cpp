@@ -30,6 +30,10 @@ constexpr double kFailureChance = 0.25;     // of an attempt
 constexpr double kRefusalChance = 0.2;      // of a request for other workers
 constexpr int kMaxWorkers = 3;              // of a job
 constexpr double kExecutorFailures = 0.02;  // of calls
+constexpr const char* kNodes[] = {"n0", "n1"};
+constexpr double kNodeFailureChance = 0.02;  // in a step
+constexpr double kNodeSeconds = 0.3;         // that it is down, on average
+constexpr int kNodeFailures = 5;             // at most
 
 double now() {
   return Simulator::instance().now();
@@ -72,6 +76,7 @@ class SchedulerJob::FakeExecutor final : public Executor {
     run->second.ends = now() + kAttemptSeconds * simulator.random().uniform();
     run->second.code = simulator.chance(kFailureChance) ? 1 : 0;
     run->second.count = {.workers = 1, .since = kFirstSecond + now(), .min_workers = 1, .max_workers = kMaxWorkers};
+    run->second.nodes = attempt.nodes;
     simulator.note(fmt::format("attempt {} of {} begins", attempt.number, attempt.name));
     return call();
   }
@@ -115,7 +120,7 @@ class SchedulerJob::FakeExecutor final : public Executor {
     if (job_.runs_now(run)) run.is_lost = true;
     return call();
   }
-  Result<std::vector<std::string>> down_nodes() override { return std::vector<std::string>(); }
+  Result<std::vector<std::string>> down_nodes() override { return job_.fail_nodes(); }
 
  private:
   static Status call() {
@@ -128,7 +133,8 @@ class SchedulerJob::FakeExecutor final : public Executor {
 
 // All processes share this one's memory, and so what SQLite keeps there: it is to lock nothing, as that would stay so
 // where a process is killed, and is to have some file open, as it makes other calls for the first one.
-SchedulerJob::SchedulerJob(Observer& observer, std::uint64_t seed) : observer_(observer) {
+SchedulerJob::SchedulerJob(Observer& observer, std::uint64_t seed, bool has_node_failures)
+    : observer_(observer), has_node_failures_(has_node_failures) {
   [[maybe_unused]] static sqlite3* const open_always = [] {
     sqlite3_config(SQLITE_CONFIG_SINGLETHREAD);
     std::string name = (std::filesystem::temp_directory_path() / "motley-simulation-XXXXXX").string();
@@ -151,12 +157,32 @@ void SchedulerJob::lose_power() {
   }
 }
 
+// Those that are down; what runs on one that fails is lost.
+std::vector<std::string> SchedulerJob::fail_nodes() {
+  std::vector<std::string> down;
+  Simulator& simulator = Simulator::instance();
+  for (const char* node : kNodes) {
+    if (!has_node_failures_) break;
+    double& until = down_until_[node];
+    if (now() >= until && node_failures_ < kNodeFailures && simulator.chance(kNodeFailureChance)) {
+      ++node_failures_;
+      until = now() + simulator.random().exponential(kNodeSeconds);
+      simulator.note(fmt::format("node {} fails", node));
+      for (auto& [key, run] : runs_) {
+        if (runs_now(run) && std::ranges::count(run.nodes, node, &NodeAllocation::node) > 0) run.is_lost = true;
+      }
+    }
+    if (now() < until) down.emplace_back(node);
+  }
+  return down;
+}
+
 int SchedulerJob::run(const std::filesystem::path& folder) {
   if (is_done_) return 0;
   auto store = Store::open(folder);
   if (!store) return give_up(store.error());
   ClusterTopology topology;
-  topology.nodes = {{"n0", 3}, {"n1", 3}};
+  for (const char* node : kNodes) topology.nodes.push_back({node, 3});
   ControllerOptions options;
   options.policy = "drf";
   options.policy_options.slot_seconds = kSlotSeconds;

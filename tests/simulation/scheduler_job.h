@@ -17,8 +17,8 @@ namespace motley::simulation {
 
 class SchedulerJob {
  public:
-  // Outside of the cluster. `seed`: of what its database draws.
-  SchedulerJob(Observer& observer, std::uint64_t seed);
+  // Outside of the cluster. `seed`: of what its database draws. Whether nodes fail, for a while.
+  SchedulerJob(Observer& observer, std::uint64_t seed, bool has_node_failures);
 
   // The service's main function, which ends with 0 once all jobs are over.
   int run(const std::filesystem::path& folder);
@@ -33,6 +33,7 @@ class SchedulerJob {
     int code = 0;
     bool is_lost = false;
     std::optional<train::WorkerCount> count;  // of one that can be resized in place
+    std::vector<scheduling::NodeAllocation> nodes = {};
   };
   class FakeExecutor;
   bool runs_now(const Run& run) const;
@@ -40,11 +41,15 @@ class SchedulerJob {
   void check_known(const scheduling::Controller& controller);
   void check_end(const scheduling::Controller& controller);
   void submit_next(scheduling::Controller& controller);
+  std::vector<std::string> fail_nodes();
   bool is_over(const scheduling::Controller& controller) const;
 
   Observer& observer_;
-  std::map<std::pair<int, int>, Run> runs_;  // by job and attempt
-  std::set<std::string> acknowledged_;       // names of jobs
+  const bool has_node_failures_;
+  int node_failures_ = 0;
+  std::map<std::string, double> down_until_;  // by node
+  std::map<std::pair<int, int>, Run> runs_;   // by job and attempt
+  std::set<std::string> acknowledged_;        // names of jobs
   bool is_done_ = false;
 };
 

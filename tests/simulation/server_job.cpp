@@ -17,10 +17,6 @@ constexpr double kStepSeconds = 10e-3;
 constexpr float kLearningRate = 0.25F;
 constexpr double kYear = 3e7;
 
-net::Secret token() {
-  return *net::Secret::from_text("whoever knows this may use the server", "token");
-}
-
 // Small integers, whose sums have no rounding in whatever order.
 float gradient(int rank, std::uint64_t step, int bucket, std::size_t element) {
   const std::uint64_t drawn =
@@ -44,7 +40,7 @@ std::vector<float> expected_weights(std::uint64_t steps, int bucket, std::size_t
 Status train(const ServerJobSetup& setup, net::Session& session, collective::Group& group, Observer& observer) {
   ps::ServerOptions options;
   options.method = collective::Method::kParameterServer;
-  options.servers = {{setup.server, token()}};
+  options.servers = {{setup.server, server_token()}};
   options.servers_share_memory = setup.shares_memory;
   options.update = {.rule = kernels::UpdateRule::kSgd};
   options.chunk_bytes = 64;
@@ -93,9 +89,13 @@ Status run(const ServerJobSetup& setup, Observer& observer) {
 
 }  // namespace
 
-int run_parameter_server(const ServerJobSetup& setup) {
+net::Secret server_token() {
+  return *net::Secret::from_text("whoever knows this may use the server", "token");
+}
+
+int run_parameter_server(const net::Endpoint& listen) {
   const auto service =
-      ps::Service::start({.listen = setup.server, .cores = 2, .encryption = net::Encryption::kOff}, token());
+      ps::Service::start({.listen = listen, .cores = 2, .encryption = net::Encryption::kOff}, server_token());
   if (!service) return 1;
   SteadyClock::instance().sleep_until(monotonic_seconds() + kYear);
   return 0;

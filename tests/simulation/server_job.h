@@ -17,8 +17,11 @@ struct ServerJobSetup {
 inline constexpr int kServerWorkers = 2;
 inline constexpr std::uint64_t kServerSteps = 8;
 
+// Lets workers use a server.
+net::Secret server_token();
+
 // The main functions of their processes: the server's never ends by itself.
-int run_parameter_server(const ServerJobSetup& setup);
+int run_parameter_server(const net::Endpoint& listen);
 int run_server_worker(const ServerJobSetup& setup, Observer& observer);
 
 }  // namespace motley::simulation

@@ -60,6 +60,22 @@ TEST_F(Simulation, OthersTakeThePlacesOfTheLost) {
   EXPECT_GT(late, 0);
 }
 
+TEST_F(Simulation, RanksLoseTheirServers) {
+  int schedules = 0, replaced = 0, lost_state = 0;
+  for (std::uint64_t seed = 1; seed <= 250; ++seed) {
+    const Schedule schedule = make_schedule(seed);
+    if (schedule.servers == 0) continue;
+    ++schedules;
+    for (const std::string& note : run_schedule(schedule, true).notes) {
+      replaced += note.find("takes the place of parameter server") != std::string::npos ? 1 : 0;
+      lost_state += note.find("servers get the optimizer's state of the checkpoint") != std::string::npos ? 1 : 0;
+    }
+  }
+  EXPECT_GT(schedules, 40);
+  EXPECT_GT(replaced, 10);
+  EXPECT_GT(lost_state, 0);
+}
+
 TEST_F(Simulation, InvariantsHold) {
   const BatchResult result = run_batch({.first_seed = 1, .schedules = 200});
   EXPECT_EQ(result.schedules, 200U);
@@ -68,12 +84,20 @@ TEST_F(Simulation, InvariantsHold) {
 
 // A rank that is refused, as its peer is in the next epoch already, goes on once it has learnt of that; and a newcomer
 // that loses a member as it enters goes on without that one, and ends nobody. A checkpoint of those who are too few,
-// written at an epoch's end, is one to go on from.
+// written at an epoch's end, is one to go on from. Where a rank ends the job for a lost server, all end; who has not
+// joined the servers anew writes no checkpoint, nor does it tell others what it does not know of them; a server that is
+// lost while its memory is mapped is lost like any, also where another process is in its place already.
 TEST_F(Simulation, WhatFailedOnceHolds) {
-  for (const std::uint64_t seed : {5004833U, 2891144054U, 2835916511U, 91035168U, 1795736838U, 3100042086U}) {
+  for (const std::uint64_t seed :
+       {5004833U, 2891144054U, 2835916511U, 91035168U, 1795736838U, 3100042086U, 884U, 163U, 304658U, 131U}) {
     const Outcome outcome = run_schedule(make_schedule(seed));
     EXPECT_TRUE(outcome.violations.empty()) << outcome.violations.front();
   }
+}
+
+TEST_F(Simulation, AnUpdateThatIsNotUndoneIsFound) {
+  const BatchResult result = run_batch({.first_seed = 1, .schedules = 200, .mutant = "planted-update-undone"});
+  EXPECT_EQ(result.failures.size(), 1U);
 }
 
 TEST_F(Simulation, ADroppedGuardIsFoundAndExplained) {

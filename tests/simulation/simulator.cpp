@@ -198,16 +198,28 @@ void Simulator::operation() {
   Process& process = *the_running->process;
   if (process.has_ended) switch_away();  // for ever
   now_ += kOperationSeconds;
-  ++process.operations;
-  if (!process.at_operation.empty() && process.at_operation.begin()->first <= process.operations) {
-    const auto act = std::move(process.at_operation.begin()->second);
-    process.at_operation.erase(process.at_operation.begin());
-    act();
-    if (process.has_ended) switch_away();  // for ever
-    if (process.is_stopped) return yield();
-  }
+  if (count(process, process.operations)) return;
   if (has_pauses && chance(kPauseChance)) return pause();
   if (chance(kSwitchChance)) yield();
+}
+
+void Simulator::disk_operation() {
+  Process& process = *the_running->process;
+  if (!process.has_ended && count(process, process.disk_operations)) return;
+  operation();
+}
+
+// Whether others have run since, as the process was stopped.
+bool Simulator::count(Process& process, Process::Calls& calls) {
+  ++calls.number;
+  if (calls.acts.empty() || calls.acts.begin()->first > calls.number) return false;
+  const auto act = std::move(calls.acts.begin()->second);
+  calls.acts.erase(calls.acts.begin());
+  act();
+  if (process.has_ended) switch_away();  // for ever
+  const bool is_stopped = process.is_stopped;
+  if (is_stopped) yield();
+  return is_stopped;
 }
 
 // As where the system has no processor for it.

@@ -62,8 +62,13 @@ struct Process {
   bool has_ended = false;
   bool is_stopped = false;
   int status = 0;  // what its main function has returned; 128 + signal where it was killed
-  std::uint64_t operations = 0;
-  std::map<std::uint64_t, std::function<void()>> at_operation;  // before the operation of this number
+  // Something that happens before the call of the system of this number.
+  struct Calls {
+    std::uint64_t number = 0;  // so far
+    std::map<std::uint64_t, std::function<void()>> acts;
+  };
+  Calls operations;
+  Calls disk_operations;  // of these that change the disk, or have it synced
   std::vector<Thread*> threads;
   std::vector<Thread*> held;  // that could run, were it not stopped
   std::vector<int> descriptors;
@@ -103,6 +108,7 @@ class Simulator {
 
   // Of the thread that runs. Another one may run now.
   void operation();
+  void disk_operation();
   void yield();
   // Until it is woken through one of the queues that it was added to since begin_wait(), or the time has come. Whether
   // it was woken.
@@ -133,6 +139,7 @@ class Simulator {
   };
   void end(Process& process, int status);
   void make_runnable(Thread& thread);
+  bool count(Process& process, Process::Calls& calls);
   void switch_away();
   void pause();
   bool act_on_next_event(double until);

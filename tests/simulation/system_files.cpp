@@ -230,7 +230,7 @@ ssize_t pread64(int descriptor, void* bytes, std::size_t count, off64_t at) {
 
 ssize_t pwrite64(int descriptor, const void* bytes, std::size_t count, off64_t at) {
   MOTLEY_REAL(pwrite64, descriptor, bytes, count, at);
-  simulator().operation();
+  simulator().disk_operation();
   const auto opened = std::dynamic_pointer_cast<DiskFile>(simulator().file(descriptor));
   if (!opened) return fail_call(EBADF);
   return cluster().disk.write(*opened, static_cast<const char*>(bytes), count, static_cast<std::size_t>(at));
@@ -249,7 +249,7 @@ FILE* fopen64(const char* path, const char* mode) {
 
 int fsync(int descriptor) {
   MOTLEY_REAL(fsync, descriptor);
-  simulator().operation();
+  simulator().disk_operation();
   const auto opened = std::dynamic_pointer_cast<DiskFile>(simulator().file(descriptor));
   return opened ? cluster().disk.sync(*opened->inode) : fail_call(EBADF);
 }
@@ -306,31 +306,31 @@ ssize_t readlink(const char* path, char* target, std::size_t bytes) noexcept {
 
 int mkdir(const char* path, mode_t mode) noexcept {
   MOTLEY_REAL(mkdir, path, mode);
-  simulator().operation();
+  simulator().disk_operation();
   return cluster().disk.make_folder(path);
 }
 
 int rename(const char* from, const char* to) noexcept {
   MOTLEY_REAL(rename, from, to);
-  simulator().operation();
+  simulator().disk_operation();
   return cluster().disk.rename(from, to);
 }
 
 int unlink(const char* path) noexcept {
   MOTLEY_REAL(unlink, path);
-  simulator().operation();
+  simulator().disk_operation();
   return cluster().disk.remove(path, false);
 }
 
 int unlinkat(int folder, const char* path, int flags) noexcept {
   MOTLEY_REAL(unlinkat, folder, path, flags);
-  simulator().operation();
+  simulator().disk_operation();
   return cluster().disk.remove(full_path(folder, path), (flags & AT_REMOVEDIR) != 0);
 }
 
 int remove(const char* path) noexcept {
   MOTLEY_REAL(remove, path);
-  simulator().operation();
+  simulator().disk_operation();
   const auto inode = cluster().disk.find(path);
   return inode ? cluster().disk.remove(path, inode->is_folder) : -1;
 }

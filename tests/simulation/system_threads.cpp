@@ -35,7 +35,7 @@ double read_clock(clockid_t id) {
       return kWallZero + now;
     case CLOCK_PROCESS_CPUTIME_ID:
     case CLOCK_THREAD_CPUTIME_ID:
-      return 1e-6 * static_cast<double>(Cluster::caller().operations);
+      return 1e-6 * static_cast<double>(Cluster::caller().operations.number);
     default:
       return Cluster::clock_zero(Cluster::caller().host) + now;
   }

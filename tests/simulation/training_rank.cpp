@@ -14,6 +14,8 @@
 #include "motley/net/socket.h"
 #include "motley/train/loop/elastic_session.h"
 #include "motley/train/loop/training_loop.h"
+#include "motley/train/sync/choose_method.h"
+#include "motley/train/sync/elastic_servers.h"
 #include "tests/train/loop/plain_model.h"
 
 namespace motley::simulation {
@@ -28,8 +30,9 @@ constexpr double kGrowSeconds = 3;           // that a job waits for more ranks 
 constexpr double kLookSeconds = 20e-3;       // between two looks at where a newcomer may join
 constexpr int kProgressLines = 100;
 
-std::span<const double> as_doubles(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const double*>(bytes.data()), bytes.size() / sizeof(double)};
+template <class Value>
+std::span<Value> view(std::span<std::byte> bytes) {
+  return {reinterpret_cast<Value*>(bytes.data()), bytes.size() / sizeof(Value)};
 }
 
 // What all parts of a rank use, and the weights.
@@ -39,6 +42,8 @@ struct Shared {
   int rank = 0;
   std::uint64_t epoch = 1;  // of the session
   std::vector<double> weights;
+  std::vector<double> momentum;        // as a checkpoint has it, for servers
+  std::int64_t momentum_step = 0;      // of that checkpoint
   std::vector<double> gradient;        // sum over this rank's samples of the step
   std::vector<std::uint32_t> samples;  // that are in it
 };
@@ -62,6 +67,7 @@ class ObservedSession final : public net::Session {
     for (const net::Epoch& epoch : epochs) observer_.install(epoch.number, epoch.members, membership().rank);
     return epochs;
   }
+  void renew() override { session_->renew(); }
   void leave() override { session_->leave(); }
 
  private:
@@ -69,39 +75,72 @@ class ObservedSession final : public net::Session {
   Observer& observer_;
 };
 
-class LinearSync final : public GradientSync {
+// Weights are float64 where each rank takes the optimizer's step, and float32 where servers take it.
+class LinearSync final : public GradientSync, public ServedSync {
  public:
-  LinearSync(Shared& shared, std::unique_ptr<collective::GradientReducer> reducer)
-      : shared_(shared), reducer_(std::move(reducer)) {}
+  LinearSync(Shared& shared, const RunProgress& progress, SyncMethod method, bool is_served)
+      : shared_(shared),
+        progress_(progress),
+        is_served_(is_served),
+        server_(method.server_optimizer),
+        reducer_(std::move(method.reducer)) {}
 
   Status prepare() {
-    return reducer_.prepare({collective::DataType::kFloat64, shared_.job.bucket_elements},
-                            Deadline::after(kJoinSeconds));
+    const auto type = is_served_ ? collective::DataType::kFloat32 : collective::DataType::kFloat64;
+    return reducer_.prepare({type, shared_.job.bucket_elements}, Deadline::after(kJoinSeconds));
   }
-  Status replace(std::unique_ptr<collective::GradientReducer> reducer) {
-    return reducer_.replace(std::move(reducer), Deadline::after(kJoinSeconds));
+  // Servers get what this rank has. Collective.
+  Status load_servers() {
+    if (server_ == nullptr) return {};
+    ps::ServerState state{.updates = server_->updates(), .weights = cut(shared_.weights)};
+    if (shared_.job.momentum > 0) state.optimizer.push_back(cut(shared_.momentum));
+    return server_->load(state, Deadline::after(kJoinSeconds));
   }
+  Result<std::vector<double>> read_momentum() const {
+    if (server_ == nullptr) return fail(ErrorCode::kUnavailable, "the servers have not been joined yet");
+    MOTLEY_ASSIGN(const ps::ServerState state, server_->save(Deadline::after(kStepSeconds)));
+    std::vector<double> momentum;
+    for (const auto& array : state.optimizer) {
+      for (const auto& bucket : array) std::ranges::copy(bucket, std::back_inserter(momentum));
+    }
+    momentum.resize(shared_.job.elements());
+    return momentum;
+  }
+  bool is_served() const { return is_served_; }
 
-  void begin(const Step&) override {
+  std::uint64_t updates() const override { return server_ != nullptr ? server_->updates() : 0; }
+  std::optional<int> lost_server() const override { return server_ != nullptr ? server_->lost_server() : std::nullopt; }
+  std::vector<int> server_cores() const override {
+    return server_ != nullptr ? server_->server_cores() : std::vector<int>();
+  }
+  std::vector<std::string> list_servers_without_state() const override {
+    return server_ != nullptr ? server_->list_servers_without_state() : std::vector<std::string>();
+  }
+  Status go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline) override {
+    MOTLEY_ASSIGN(auto method, make_reducer(session, options));
+    if (server_ != nullptr) server_->hand_over();
+    server_ = method.server_optimizer;
+    is_first_ = session.membership().rank == 0;
+    return reducer_.replace(std::move(method.reducer), deadline);
+  }
+  Status restore_servers(const std::string& optimizer, const Deadline&) override;
+
+  void begin(const Step& step) override {
+    if (server_ != nullptr) server_->begin_step(step.window.size(), step.synchronises);
     std::ranges::fill(shared_.gradient, 0.0);
     shared_.samples.clear();
   }
   void arm(const Step& step, double weight, std::function<void(int)>) override {
+    if (server_ != nullptr) server_->set_learning_rate(step.learning_rate);
     step_ = step.number;
     weight_ = weight;
   }
   Status flush() override {
     shared_.observer.contribute(shared_.epoch, step_, shared_.rank, shared_.samples);
-    std::size_t begin = 0;
+    const double* sum = shared_.gradient.data();
     for (int bucket = 0; bucket < buckets(); ++bucket) {
-      const auto own = reducer_.buffer(bucket);
-      auto* values = reinterpret_cast<double*>(own.data());
-      const std::size_t count = own.size() / sizeof(double);
-      constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();  // of no weight it is not looked at
-      for (std::size_t i = 0; i < count; ++i) {
-        values[i] = weight_ > 0 ? shared_.gradient[begin + i] / weight_ : kNothing;
-      }
-      begin += count;
+      sum = is_served_ ? put_mean(view<float>(reducer_.buffer(bucket)), sum)
+                       : put_mean(view<double>(reducer_.buffer(bucket)), sum);
       MOTLEY_TRY(reducer_.start(static_cast<std::uint64_t>(step_), bucket, weight_));
       SteadyClock::instance().sleep_until(monotonic_seconds() + kBackwardSeconds);
     }
@@ -114,12 +153,19 @@ class LinearSync final : public GradientSync {
     reduced_.clear();
     for (int bucket = 0; bucket < buckets(); ++bucket) {
       MOTLEY_TRY(reducer_.wait(bucket, deadline));
-      std::ranges::copy(as_doubles(reducer_.result(bucket)), std::back_inserter(reduced_));
+      if (!is_served_) std::ranges::copy(view<double>(reducer_.result(bucket)), std::back_inserter(reduced_));
     }
     reduced_in_ = shared_.epoch;
     return {};
   }
   Status update(const Step& step) override {
+    if (server_ != nullptr) {
+      auto weight = shared_.weights.begin();
+      for (int bucket = 0; bucket < buckets(); ++bucket) {
+        weight = std::ranges::copy(server_->weights(bucket), weight).out;
+      }
+      server_->commit();
+    }
     for (std::size_t i = 0; i < reduced_.size(); ++i) shared_.weights[i] -= step.learning_rate * reduced_[i];
     shared_.observer.commit(reduced_in_, step.number, shared_.rank, shared_.weights);
     return {};
@@ -130,9 +176,30 @@ class LinearSync final : public GradientSync {
 
  private:
   int buckets() const { return static_cast<int>(shared_.job.bucket_elements.size()); }
+  // Of this rank's samples. Returns what follows the bucket's part of the sum.
+  template <class Value>
+  const double* put_mean(std::span<Value> values, const double* sum) const {
+    constexpr Value kNothing = std::numeric_limits<Value>::quiet_NaN();  // of no weight it is not looked at
+    for (Value& value : values) value = weight_ > 0 ? static_cast<Value>(*sum++ / weight_) : (++sum, kNothing);
+    return sum;
+  }
+  std::vector<std::vector<float>> cut(const std::vector<double>& values) const {
+    std::vector<std::vector<float>> cut;
+    auto begin = values.begin();
+    for (const std::size_t elements : shared_.job.bucket_elements) {
+      const auto end = begin + static_cast<std::ptrdiff_t>(elements);
+      cut.emplace_back(begin, end);
+      begin = end;
+    }
+    return cut;
+  }
 
   Shared& shared_;
+  const RunProgress& progress_;
+  const bool is_served_;         // even if this rank has not joined the servers yet
+  ps::ServerOptimizer* server_;  // part of the reducer, or null
   collective::KeptGradients reducer_;
+  bool is_first_ = false;  // of those who are there
   std::int64_t step_ = 0;
   double weight_ = 0;
   std::vector<double> reduced_;
@@ -178,23 +245,55 @@ class LinearEvaluator final : public Evaluator {
   Shared& shared_;
 };
 
+// The weights, and where servers take the optimizer's step, what they keep for it.
 class LinearState final : public PlainModel {
  public:
-  explicit LinearState(Shared& shared) : shared_(shared) {}
-  Result<std::string> weights(std::int64_t) override {
-    return std::string(reinterpret_cast<const char*>(shared_.weights.data()), shared_.weights.size() * sizeof(double));
+  LinearState(const RankContext& context, Shared& shared, LinearSync& sync)
+      : context_(context), shared_(shared), sync_(sync) {}
+  Result<std::string> weights(std::int64_t) override { return write(shared_.weights); }
+  Status load_weights(const std::string& text) override { return read(text, shared_.weights); }
+  Result<std::string> optimizer(std::int64_t step) override {
+    if (!sync_.is_served()) return "none";
+    if (!context_.writes()) return std::string();
+    MOTLEY_ASSIGN(const std::vector<double> momentum, sync_.read_momentum());
+    return write({static_cast<double>(step)}) + write(momentum);
   }
-  Status load_weights(const std::string& text) override {
-    if (text.size() != shared_.weights.size() * sizeof(double)) {
-      return fail(ErrorCode::kInvalidInput, "{} bytes of weights", text.size());
-    }
-    std::memcpy(shared_.weights.data(), text.data(), text.size());
-    return {};
+  Status load_optimizer(const std::string& text) override { return load_momentum(text, shared_); }
+  Status start(std::int64_t, int) override { return sync_.load_servers(); }
+  bool has_optimizer() const override { return !sync_.is_served(); }
+
+  static Status load_momentum(const std::string& text, Shared& shared) {
+    if (text.empty() || text == "none") return {};
+    std::vector<double> step(1);
+    MOTLEY_TRY(read(text.substr(0, sizeof(double)), step));
+    shared.momentum_step = static_cast<std::int64_t>(step.front());
+    return read(text.substr(sizeof(double)), shared.momentum);
   }
 
  private:
+  static std::string write(const std::vector<double>& values) {
+    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double)};
+  }
+  static Status read(const std::string& text, std::vector<double>& values) {
+    if (text.size() != values.size() * sizeof(double)) {
+      return fail(ErrorCode::kInvalidInput, "{} bytes of the state", text.size());
+    }
+    std::memcpy(values.data(), text.data(), text.size());
+    return {};
+  }
+
+  const RankContext& context_;
   Shared& shared_;
+  LinearSync& sync_;
 };
+
+Status LinearSync::restore_servers(const std::string& optimizer, const Deadline&) {
+  MOTLEY_TRY(LinearState::load_momentum(optimizer, shared_));
+  if (is_first_ && shared_.job.momentum > 0) {
+    shared_.observer.replace_momentum(progress_.step, shared_.momentum_step, shared_.momentum);
+  }
+  return load_servers();
+}
 
 class TrainingRank final : public ElasticRanks {
  public:
@@ -204,6 +303,7 @@ class TrainingRank final : public ElasticRanks {
                 .observer = observer,
                 .rank = setup.session.rank,
                 .weights = job.initial_weights(),
+                .momentum = std::vector<double>(job.elements()),
                 .gradient = std::vector<double>(job.elements()),
                 .samples = {}} {}
 
@@ -235,9 +335,13 @@ class TrainingRank final : public ElasticRanks {
     return epochs;
   }
   Status synchronise() override {
-    MOTLEY_ASSIGN(auto reducer, collective::make_reducer(elastic_->present(), setup_.reducer));
-    return sync_->replace(std::move(reducer));
+    if (setup_.sync.servers.empty()) {
+      return sync_->go_on(elastic_->present(), setup_.sync, Deadline::after(kJoinSeconds));
+    }
+    return servers_.synchronise(*context_, *elastic_, *sync_, setup_.folder / "checkpoint", kJoinSeconds);
   }
+  void renew() override { session_->renew(); }
+  std::string lost_servers() const override { return servers_.lost_servers(); }
   Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) override {
     return elastic_->make_group(ranks);
   }
@@ -316,13 +420,10 @@ class TrainingRank final : public ElasticRanks {
     MOTLEY_ASSIGN(BatchPlan plan, BatchPlan::create({.mode = "dynamic"}, split, shared_.job.fresh_ledger()));
     SampleAudit audit(shared_.job.samples);
     audit.record_all();
-    net::Session& first = elastic_ ? elastic_->first() : *session_;
-    MOTLEY_ASSIGN(auto reducer, collective::make_reducer(first, setup_.reducer));
-    sync_.emplace(shared_, std::move(reducer));
-    MOTLEY_TRY(sync_->prepare());
+    MOTLEY_TRY(make_sync());
     LinearRunner runner(shared_, plan, *sync_, setup_.seconds_per_sample);
     LinearEvaluator evaluator(*context_, shared_);
-    LinearState model(shared_);
+    LinearState model(*context_, shared_, *sync_);
     checkpoints_.emplace(
         *context_, setup_.folder / "checkpoint",
         Checkpoints::Options{.every_steps = shared_.job.steps_per_checkpoint, .keep = shared_.job.checkpoints});
@@ -347,6 +448,20 @@ class TrainingRank final : public ElasticRanks {
       return fail(ErrorCode::kInternal, "{} samples were not used once", audit.not_used_once());
     }
     return {};
+  }
+
+  Status make_sync() {
+    ps::ServerOptions options = setup_.sync;
+    const bool is_served = !options.servers.empty();
+    options.elastic = ps::ElasticJob{.session = session_->membership().session,
+                                     .kept_seconds = kJoinSeconds,
+                                     .replicates = options.servers.size() > 1};
+    if (is_newcomer_) options.server_speeds.clear();
+    servers_.use(options, {}, is_newcomer_);
+    if (is_newcomer_ && is_served) options.method = collective::Method::kAuto;  // until it has entered
+    MOTLEY_ASSIGN(SyncMethod method, make_reducer(elastic_->first(), options));
+    sync_.emplace(shared_, progress_, std::move(method), is_served);
+    return sync_->prepare();
   }
 
   Status restore(const RunState& state) {
@@ -403,6 +518,7 @@ class TrainingRank final : public ElasticRanks {
   std::optional<ElasticSession> elastic_;
   TimelineRecorder timeline_{0};
   std::optional<RankContext> context_;
+  ElasticServers servers_;
   std::optional<LinearSync> sync_;
   std::optional<Checkpoints> checkpoints_;
   NoFollower follower_;

@@ -5,17 +5,17 @@
 #include <filesystem>
 #include <memory>
 
-#include "motley/collective/gradient_reducer.h"
 #include "motley/net/session.h"
+#include "motley/ps/client/server_options.h"
 #include "tests/simulation/observer.h"
 
 namespace motley::simulation {
 
 struct RankSetup {
   net::SessionOptions session;
-  collective::ReducerOptions reducer;
-  int minimum = 1;     // ranks that the job goes on with
-  int generation = 1;  // start of the job
+  ps::ServerOptions sync;  // how gradients are synchronised
+  int minimum = 1;         // ranks that the job goes on with
+  int generation = 1;      // start of the job
   std::filesystem::path folder;
   double seconds_per_sample = 0.5e-3;
 };

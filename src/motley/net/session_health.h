@@ -33,21 +33,16 @@ class SessionHealth {
   // The first failure stands until it is over, unless a final one comes.
   void break_off(const Error& error, bool is_final) {
     const std::lock_guard lock(mutex_);
-    if (is_final_ || (failed() && !is_final)) return;
-    failure_ = error;
-    is_final_ = is_final;
-    failed_.store(true, std::memory_order_release);
+    fail_with(error, is_final);
   }
 
   // Of an elastic session: the ranks have changed, which breaks off what was begun among those of before. `newcomers`
-  // of this epoch, by rank.
+  // of this epoch, by rank. At once, for who recovers has the epoch and no failure of its.
   void install(Epoch epoch, const std::map<int, Member>& newcomers) {
-    {
-      const std::lock_guard lock(mutex_);
-      installed_.push_back(std::move(epoch));
-      for (const auto& [rank, member] : newcomers) newcomers_.insert_or_assign(rank, member);
-    }
-    break_off({ErrorCode::kPeerLost, "the ranks have changed", -1}, false);
+    const std::lock_guard lock(mutex_);
+    installed_.push_back(std::move(epoch));
+    for (const auto& [rank, member] : newcomers) newcomers_.insert_or_assign(rank, member);
+    fail_with({ErrorCode::kPeerLost, "the ranks have changed", -1}, false);
   }
   void set_agreed(bool is_agreed) {
     const std::lock_guard lock(mutex_);
@@ -66,6 +61,13 @@ class SessionHealth {
   }
 
  private:
+  void fail_with(const Error& error, bool is_final) {
+    if (is_final_ || (failed() && !is_final)) return;
+    failure_ = error;
+    is_final_ = is_final;
+    failed_.store(true, std::memory_order_release);
+  }
+
   mutable std::mutex mutex_;
   std::atomic<bool> failed_{false};
   Error failure_;  // where failed_

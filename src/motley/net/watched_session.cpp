@@ -97,10 +97,11 @@ Result<std::vector<Epoch>> WatchedSession::regroup(const Deadline& deadline) {
               health_.failure().message);
 }
 
-// No loss that one can go on after.
+// No loss that one can go on after: neither this rank's own, nor one that another rank has ended the job for.
 Error WatchedSession::final_failure() const {
   Error error = health_.failure();
-  if (error.code == ErrorCode::kPeerLost) error.code = ErrorCode::kRefused;
+  const bool is_server = error.code == ErrorCode::kServerLost && MOTLEY_KEEPS("session-ended-for-server");
+  if (error.code == ErrorCode::kPeerLost || is_server) error.code = ErrorCode::kRefused;
   return error;
 }
 

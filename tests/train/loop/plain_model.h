@@ -12,9 +12,9 @@ namespace motley::train {
 // All but its weights.
 class PlainModel : public ModelState {
  public:
-  Result<std::string> optimizer(std::int64_t) final { return "none"; }
-  Status load_optimizer(const std::string&) final { return {}; }
-  Status start(std::int64_t, int) final { return {}; }
+  Result<std::string> optimizer(std::int64_t) override { return "none"; }
+  Status load_optimizer(const std::string&) override { return {}; }
+  Status start(std::int64_t, int) override { return {}; }
   Status save_embeddings() final { return {}; }
   int embedding_servers() const final { return 0; }
 };

@@ -309,7 +309,12 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
       if (answer.region_bytes != ServerRegion::bytes(join.bucket_elements, server.cores, join.size, join.is_async)) {
         return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, answer.region_bytes);
       }
-      MOTLEY_ASSIGN(joined.of_server, net::Region::map(answer.region, answer.region_bytes));
+      auto region = net::Region::map(answer.region, answer.region_bytes);
+      if (!region && region.error().code == ErrorCode::kIo && options.elastic) {  // with the process that made it
+        MOTLEY_TRY(session.health());
+        return fail(ErrorCode::kServerLost, "the {} was lost: {}", server.name, region.error().message);
+      }
+      MOTLEY_ASSIGN(joined.of_server, std::move(region));
       joined.region =
           ServerRegion(joined.of_server->data(), join.bucket_elements, server.cores, join.size, join.is_async);
     }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "motley/base/guard.h"
+
 namespace motley::ps {
 namespace {
 
@@ -41,6 +43,7 @@ Result<std::unique_ptr<ServerReducer>> ServerReducer::create(net::Session& sessi
 Status ServerReducer::prepare(const collective::Layout& layout, const Deadline& deadline) {
   MOTLEY_INVARIANT(!path_, "prepare was called twice");
   MOTLEY_ASSIGN(joined_, join_servers(session_, options_, layout, controls_, deadline));
+  MOTLEY_TRY(find_replaced());
   MOTLEY_ASSIGN(auto channels, controls_.open_channels(deadline));
   buckets_.resize(layout.bucket_elements.size());
   if (in_memory()) {
@@ -48,7 +51,20 @@ Status ServerReducer::prepare(const collective::Layout& layout, const Deadline& 
   } else {
     MOTLEY_ASSIGN(path_, make_channel_path(session_, options_, controls_, joined_, std::move(channels)));
   }
+  has_state_ = std::ranges::all_of(controls_.servers(), [](const auto& server) { return server.has_state; });
   return {};
+}
+
+// A server that was lost may have another process in its place before any rank has seen that. Where the next one has
+// kept its state, it is lost all the same.
+Status ServerReducer::find_replaced() {
+  auto& servers = controls_.servers();
+  const auto is_empty = [](const auto& server) { return !server.has_state; };
+  const bool is_kept = servers.front().kept.count > 0 && std::ranges::count_if(servers, is_empty) == 1;
+  if (!is_kept || !MOTLEY_KEEPS("server-replaced-is-lost")) return {};
+  ControlConnections::Server& lost = *std::ranges::find_if(servers, is_empty);
+  lost.is_lost = true;
+  return fail(ErrorCode::kServerLost, "the {} was lost: another process is in its place", lost.name);
 }
 
 std::span<std::byte> ServerReducer::buffer(int bucket) {
@@ -128,6 +144,7 @@ Status ServerReducer::load(const ServerState& state, const Deadline& deadline) {
     if (server.has_state) continue;
     MOTLEY_TRY(controls_.receive_from(server, kServerLoaded, deadline, "all ranks to have loaded"));
   }
+  has_state_ = true;
   return {};
 }
 
@@ -152,6 +169,9 @@ std::vector<std::string> ServerReducer::list_servers_without_state() const {
 }
 
 Result<ServerState> ServerReducer::save(const Deadline& deadline) {
+  if (!MOTLEY_GUARD("server-state-whole", has_state_)) {
+    return fail(ErrorCode::kUnavailable, "the servers have not got the state yet");
+  }
   if (options_.elastic &&
       std::ranges::any_of(buckets_, [&](const Bucket& bucket) { return bucket.round.number != committed_; })) {
     return fail(ErrorCode::kUnavailable, "a step is under way, which the servers may have done in part");

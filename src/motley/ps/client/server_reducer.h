@@ -53,6 +53,8 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
         controls_(session, options.job_suffix, options.elastic),
         loaded_updates_(options.elastic ? options.elastic->updates : 0) {}
 
+  Status find_replaced();
+
   struct Bucket {
     Round round;
     double weight = 0;  // of this rank
@@ -69,6 +71,7 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   std::unique_ptr<ServerPath> path_;  // from prepare on
   std::vector<Bucket> buckets_;
   int next_bucket_ = 0;
+  bool has_state_ = false;  // all servers have theirs
   std::uint64_t loaded_updates_ = 0;
   std::uint32_t committed_ = 0;  // rounds
 };

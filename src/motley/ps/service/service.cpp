@@ -699,10 +699,14 @@ Status Service::join(Job& job, int newest) {
   std::vector<std::unique_ptr<net::Region>> regions;
   if (in_memory) {
     for (const Rank& rank : ranks) {
-      MOTLEY_ASSIGN(
-          auto region,
-          net::Region::map(rank.join->region, collective::value_offsets(join.bucket_elements, sizeof(float)).back()));
-      regions.push_back(std::move(region));
+      auto region =
+          net::Region::map(rank.join->region, collective::value_offsets(join.bucket_elements, sizeof(float)).back());
+      if (!region && region.error().code == ErrorCode::kIo && is_elastic(job)) {  // it is lost: the others find out
+        spdlog::warn("job '{}': {}", job.name, region.error().message);
+        return {};
+      }
+      MOTLEY_ASSIGN(auto mapped, std::move(region));
+      regions.push_back(std::move(mapped));
     }
   }
   MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions)));

@@ -179,6 +179,12 @@ Result<ResolvedJob> resolve_job(Job job, bool can_grow) {
     return fail(ErrorCode::kInvalidInput, "elastic: {}; the job has {} workers; accepted: a range that they are in",
                 job.execution.elastic, starting < min ? starting : workers);
   }
+  if (const auto& racks = job.gradient_sync.racks; max > 0 && !racks.empty() && std::ssize(racks) != workers) {
+    return fail(ErrorCode::kInvalidInput,
+                "gradient_sync.racks: {} numbers are given for {} workers; accepted with elastic {}: one for each that "
+                "it may have",
+                racks.size(), workers, job.execution.elastic);
+  }
   resolved.job = std::move(job);
   return resolved;
 }

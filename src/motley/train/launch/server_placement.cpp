@@ -15,8 +15,12 @@ namespace {
 
 using planning::Placement;
 
-std::vector<int> read_racks(const Job& job) {
-  return {job.gradient_sync.racks.begin(), job.gradient_sync.racks.end()};
+// Of the session's ranks: an elastic job may begin with its first ones.
+std::vector<int> read_racks(const Job& job, const net::Session& session) {
+  std::vector<int> racks(job.gradient_sync.racks.begin(), job.gradient_sync.racks.end());
+  const auto size = static_cast<std::size_t>(session.membership().size());
+  if (!job.execution.elastic.empty() && racks.size() > size) racks.resize(size);
+  return racks;
 }
 
 // A server in the process of the first rank of each host; all ranks learn where they listen.
@@ -49,7 +53,7 @@ Result<std::unique_ptr<ps::Service>> start_beside_workers(const Job& job, const 
 // The fastest of what the servers allow, which are one in each rack.
 Result<Placement> choose(const Job& job, net::Session& session, collective::Group& group, double model_bytes,
                          const std::vector<ps::ServerAddress>& servers, const Deadline& deadline) {
-  const std::vector<int> racks = read_racks(job);
+  const std::vector<int> racks = read_racks(job, session);
   MOTLEY_ASSIGN(const RackSpeeds speeds, measure_racks(session, group, servers, racks, deadline));
   planning::PlacementProblem problem = {.model_bytes = model_bytes,
                                         .worker_bytes_per_second = speeds.worker_bytes_per_second,
@@ -98,7 +102,7 @@ Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session&
       spdlog::info("the servers' links carry {}; so the model is divided", fmt::join(speeds, ", "));
     }
   }
-  if (placement == "hierarchical") options.rank_racks = read_racks(job);
+  if (placement == "hierarchical") options.rank_racks = read_racks(job, session);
   return nullptr;
 }
 

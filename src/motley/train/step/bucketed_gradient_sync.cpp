@@ -6,6 +6,7 @@
 
 #include "motley/base/os/injected_fault.h"
 #include "motley/kernels/finite.h"
+#include "motley/train/step/tensor_file.h"
 
 namespace motley::train {
 namespace {
@@ -208,8 +209,11 @@ Status BucketedGradientSync::go_on(net::Session& session, const ps::ServerOption
   return bind_results();
 }
 
-Status BucketedGradientSync::restore_servers(const nn::NamedTensors& optimizer, const Deadline& deadline) {
-  if (!optimizer.empty()) MOTLEY_TRY(parts_.optimizer->load_state(optimizer));
+Status BucketedGradientSync::restore_servers(const std::string& optimizer, const Deadline& deadline) {
+  if (!optimizer.empty()) {
+    MOTLEY_ASSIGN(const TensorFile file, decode_tensors(optimizer));
+    if (!file.tensors.empty()) MOTLEY_TRY(parts_.optimizer->load_state(file.tensors));
+  }
   MOTLEY_ASSIGN(ps::ServerState state, collect_state(*served_state_));
   state.updates = server_->updates();
   return server_->load(state, deadline);
@@ -254,6 +258,9 @@ Status BucketedGradientSync::measure_norm(const Deadline& deadline) {
 }
 
 Result<nn::NamedTensors> BucketedGradientSync::optimizer_state(const Deadline& deadline) const {
+  if (!served_state_ && is_served() && keeps_weights()) {  // a newcomer's own is not the job's
+    return fail(ErrorCode::kUnavailable, "the servers have not been joined yet");
+  }
   if (!served_state_) {
     return parts_.optimizer->state();
   }

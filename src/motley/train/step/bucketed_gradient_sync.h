@@ -17,10 +17,11 @@
 #include "motley/train/pipeline/tied_gradients.h"
 #include "motley/train/step/local_network.h"
 #include "motley/train/sync/choose_method.h"
+#include "motley/train/sync/elastic_servers.h"
 
 namespace motley::train {
 
-class BucketedGradientSync final : public GradientSync {
+class BucketedGradientSync final : public GradientSync, public ServedSync {
  public:
   struct Parts {
     SyncMethod method;                             // who reduces, and maybe takes the optimizer's step
@@ -34,6 +35,7 @@ class BucketedGradientSync final : public GradientSync {
     int replicas = 1;          // ranks that compute these layers
     int replica = 0;           // which of them this one is
     bool is_planned = false;   // other ranks compute other layers
+    bool is_served = false;    // servers take the optimizer's step, even if this rank has not joined them yet
   };
   // `peers` are the ranks that compute the same layers. All that is referred to must outlive this object.
   BucketedGradientSync(const RankContext& context, collective::Group& peers, const LocalNetwork& network,
@@ -60,25 +62,21 @@ class BucketedGradientSync final : public GradientSync {
   Status update(const Step& step) override;
   std::string parameter_name(std::size_t number) const override;
   bool is_async() const override { return server_ != nullptr && server_->is_async(); }
-  bool is_served() const { return server_ != nullptr; }  // the optimizer's step is
-  // Of an elastic run whose servers take it: the steps that all ranks have done.
-  std::uint64_t updates() const { return server_ != nullptr ? server_->updates() : 0; }
+  bool is_served() const { return options_.is_served; }  // the optimizer's step is
+  std::uint64_t updates() const override { return server_ != nullptr ? server_->updates() : 0; }
   std::uint64_t bytes_sent() const override { return parts_.method.reducer->bytes_sent(); }
 
   // Where ranks may be lost: makes what wait() leaves the optimizer's gradients.
   Status bind_results();
-  // The ranks of this session are left; gradients stay. Collective.
-  Status go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline);
-
-  // After go_on(): those that have nothing of the epoch before, as they took the place of lost ones.
-  std::vector<std::string> list_servers_without_state() const {
+  Status go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline) override;
+  std::vector<std::string> list_servers_without_state() const override {
     return server_ != nullptr ? server_->list_servers_without_state() : std::vector<std::string>();
   }
-  // What ServerOptimizer says.
-  std::optional<int> lost_server() const { return server_ != nullptr ? server_->lost_server() : std::nullopt; }
-  std::vector<int> server_cores() const { return server_ != nullptr ? server_->server_cores() : std::vector<int>(); }
-  // They get the network's weights, and this state; none: that of Parts::optimizer. Collective.
-  Status restore_servers(const nn::NamedTensors& optimizer, const Deadline& deadline);
+  std::optional<int> lost_server() const override { return server_ != nullptr ? server_->lost_server() : std::nullopt; }
+  std::vector<int> server_cores() const override {
+    return server_ != nullptr ? server_->server_cores() : std::vector<int>();
+  }
+  Status restore_servers(const std::string& optimizer, const Deadline& deadline) override;
 
   // Rank 0's is complete where servers have it.
   Result<nn::NamedTensors> optimizer_state(const Deadline& deadline) const;

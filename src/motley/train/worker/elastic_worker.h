@@ -14,6 +14,7 @@
 #include "motley/train/loop/elastic_session.h"
 #include "motley/train/loop/parts.h"
 #include "motley/train/step/bucketed_gradient_sync.h"
+#include "motley/train/sync/elastic_servers.h"
 
 namespace motley::train {
 
@@ -40,7 +41,10 @@ class ElasticWorker final : public ElasticRanks {
   net::Session& first() { return epochs_.first(); }
   std::vector<int> first_ranks() const { return epochs_.first_ranks(); }
   // How gradients are synchronised, as this rank has worked it out.
-  void use(ps::ServerOptions options) { options_ = std::move(options); }
+  void use(ps::ServerOptions options) {
+    const auto& racks = job_.gradient_sync.racks;
+    servers_.use(std::move(options), {racks.begin(), racks.end()}, role_.is_newcomer);
+  }
   void connect(Parts parts) { parts_ = std::move(parts); }
   // The rank that writes the run's files says where newcomers join, and at the end that none can any more.
   Status invite() const;
@@ -49,7 +53,7 @@ class ElasticWorker final : public ElasticRanks {
   Result<std::vector<std::vector<int>>> regroup() override;
   void renew() override { session_.renew(); }
   Status synchronise() override;
-  std::string lost_servers() const override { return lost_servers_; }
+  std::string lost_servers() const override { return servers_.lost_servers(); }
   Result<std::unique_ptr<collective::Group>> make_group(const std::vector<int>& ranks) override {
     return epochs_.make_group(ranks);
   }
@@ -62,8 +66,6 @@ class ElasticWorker final : public ElasticRanks {
   void follow_writer(int rank) override { parts_.context->writer = rank; }
 
  private:
-  Status agree_on_servers();
-  Status restore_servers(const std::vector<std::string>& servers);
   std::filesystem::path rendezvous_file() const { return folder_ / "rendezvous.json"; }
 
   const Job& job_;
@@ -72,9 +74,8 @@ class ElasticWorker final : public ElasticRanks {
   net::Session& session_;
   const net::Secret& secret_;
   ElasticSession epochs_;
-  ps::ServerOptions options_;
+  ElasticServers servers_;
   Parts parts_;
-  std::string lost_servers_;
   bool has_state_ = !role_.is_newcomer;
 };
 

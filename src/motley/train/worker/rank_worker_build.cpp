@@ -147,6 +147,8 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
   if (elastic_) elastic_->use(options);
+  const bool is_served =
+      options.method == collective::Method::kParameterServer && options.update.rule != kernels::UpdateRule::kSum;
   if (role_.is_newcomer && !layout_) options.method = collective::Method::kAuto;  // until it has entered
   MOTLEY_ASSIGN(parts.method, train::make_reducer(replica_->alone ? *replica_->alone : peers(), options));
   if (elastic_) {
@@ -166,7 +168,8 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
                                              BucketedGradientSync::Options{.max_grad_norm = job_.max_grad_norm,
                                                                            .replicas = peers().membership().size(),
                                                                            .replica = peers().membership().rank,
-                                                                           .is_planned = layout_ != nullptr});
+                                                                           .is_planned = layout_ != nullptr,
+                                                                           .is_served = is_served});
   return is_elastic() ? replica_->sync->bind_results() : Status();
 }
 
