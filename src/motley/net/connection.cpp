@@ -287,7 +287,10 @@ Status Connection::flush(const Deadline& deadline, const std::string& what, cons
       sends_.clear();
       return fail(*failure_);
     }
-    MOTLEY_TRY(write_some());
+    if (auto written = write_some(); !written) {
+      sends_.clear();  // a payload is the caller's, who may try again
+      return fail(written.error());
+    }
     if (!wants_to_write()) break;
     const bool is_cancelled = cancelled && cancelled();
     if (is_cancelled || deadline.passed()) {
