@@ -49,6 +49,8 @@ class DenseJob {
   // there: then the state is given to this server anew.
   bool take_over(DenseJob& before, std::uint64_t updates);
   bool has_begun() const { return has_begun_; }
+  // How long the state is kept where nobody works on it.
+  double kept_seconds() const { return join_.elastic.kept_seconds; }
 
   // How it stands, over channels and in memory; from any thread.
   struct Standing {

@@ -218,7 +218,8 @@ bool Service::is_over(Job& job) const {
   if (!is_elastic(job) || job.rack || std::ranges::any_of(std::views::values(job.ranks), &Rank::left)) return true;
   const double now = monotonic_seconds();
   if (job.deserted_at == 0) job.deserted_at = now;
-  double kept = 0;
+  // Who has begun the epoch may have been lost before it joined.
+  double kept = job.before ? job.before->kept_seconds() : 0;
   for (const Rank& rank : std::views::values(job.ranks)) {
     if (rank.join) kept = rank.join->elastic.kept_seconds;
   }
