@@ -39,6 +39,26 @@ class ElasticRun(Scenario):
             if "loss" in line:
                 self.assertEqual(sum(line["samples"]), 60)
 
+    def end_at_points_of_a_step(self, *flags):
+        """Runs of four workers, of which three are killed or stopped, each at another point: each run is as that of one worker."""
+        runs = []
+        for number, points in enumerate((("forward", "between-buckets", "checkpoint"),
+                                         ("backward", "gradient-synchronisation", "gathering-times"))):
+            with self.subTest(points=points):
+                run, faults = f"run-{number}", self.folder / f"faults-{number}"
+                faults.mkdir()
+                for rank, point in enumerate(points):
+                    (faults / f"{rank}.{point}").write_text("stop" if rank == 1 else "kill")
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4",
+                                     "--replacements", 0, "--checkpoint.every-steps", 3, *flags,
+                                     environment={"MOTLEY_FAULTS": str(faults)})
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                self.assertEqual(os.listdir(faults), [])
+                self.assert_as_one_worker(run)
+                runs.append(run)
+        return runs
+
 
 class Elastic(ElasticRun):
     def test_whoever_is_lost_the_result_is_that_of_one_worker(self):
@@ -77,20 +97,7 @@ class Elastic(ElasticRun):
 
     def test_a_worker_ends_at_any_point_of_a_step(self):
         self.train("one", *self.double, "--workers", 1)
-        for number, points in enumerate((("forward", "between-buckets", "checkpoint"),
-                                         ("backward", "gradient-synchronisation", "gathering-times"))):
-            with self.subTest(points=points):
-                run, faults = f"run-{number}", self.folder / f"faults-{number}"
-                faults.mkdir()
-                for rank, point in enumerate(points):
-                    (faults / f"{rank}.{point}").write_text("stop" if rank == 1 else "kill")
-                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4",
-                                     "--replacements", 0, "--checkpoint.every-steps", 3,
-                                     environment={"MOTLEY_FAULTS": str(faults)})
-                output = process.communicate(timeout=120)[0]
-                self.assertEqual(process.returncode, 0, output)
-                self.assertEqual(os.listdir(faults), [])
-                self.assert_as_one_worker(run)
+        self.end_at_points_of_a_step()
 
     def test_a_worker_that_is_stuck_is_put_out_although_it_gives_signs_of_life(self):
         self.train("one", *self.double, "--workers", 1)
@@ -468,21 +475,8 @@ class ElasticWithRacks(ElasticWithServersRun):
     def test_workers_end_at_any_point_of_a_step(self):
         adam = ("--optimizer.name", "adamw", "--optimizer.learning-rate", 0.001, "--optimizer.momentum", 0)
         self.train("one", *self.double, "--workers", 1, *adam)
-        for number, points in enumerate((("forward", "between-buckets", "checkpoint"),
-                                         ("backward", "gradient-synchronisation", "gathering-times"))):
-            with self.subTest(points=points):
-                run, faults = f"run-{number}", self.folder / f"faults-{number}"
-                faults.mkdir()
-                for rank, point in enumerate(points):
-                    (faults / f"{rank}.{point}").write_text("stop" if rank == 1 else "kill")
-                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4",
-                                     "--replacements", 0, "--checkpoint.every-steps", 3, *adam,
-                                     *self.in_racks("0,1,1,1"), environment={"MOTLEY_FAULTS": str(faults)})
-                output = process.communicate(timeout=120)[0]
-                self.assertEqual(process.returncode, 0, output)
-                self.assertEqual(os.listdir(faults), [])
-                self.assert_as_one_worker(run)
-                self.assertEqual(self.lost_servers(run), [])
+        for run in self.end_at_points_of_a_step(*adam, *self.in_racks("0,1,1,1")):
+            self.assertEqual(self.lost_servers(run), [])
 
     def test_others_take_the_places_of_those_who_are_lost(self):
         self.train("one", *self.double, "--workers", 1, "--epochs", 30)

@@ -163,8 +163,7 @@ const OptionTable<ExecutionSpec> kExecutionOptions = {
     {{"elastic", kText,
       "MIN:MAX, such as '2:4': the job goes on where workers are lost, as long as MIN are left, and may be given other "
       "numbers up to MAX while it runs; without workers and a cluster file MAX are started; empty: the loss of one "
-      "ends "
-      "the job"},
+      "ends the job"},
      &ExecutionSpec::elastic},
     {{"replacements", kInteger,
       "with elastic: how often, in all, a worker that was killed is started anew and takes its place again; 0: never",

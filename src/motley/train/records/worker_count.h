@@ -1,10 +1,9 @@
 // How many workers a job has, and is to have, as two files in a folder say it: that of the attempt where a scheduler
 // runs the job, else that of the run.
 //
-//   workers       what somebody asks for: a number, and behind it whatever tells this request from others. Written
-//   whole
-//                 and renamed to this name, so that nobody reads half of it.
-//   workers.json  what the job's launcher says of it: it is there from the start to the end of the workers.
+//   workers       what somebody asks for: a number, and behind it whatever tells this request from others; written
+//                 whole and renamed to this name, so that nobody reads half of it
+//   workers.json  what the job's launcher says of it; it is there from the start to the end of the workers
 #pragma once
 
 #include <filesystem>
