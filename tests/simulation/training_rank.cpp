@@ -25,6 +25,7 @@ using namespace train;  // NOLINT: this file plays a part of it
 
 constexpr double kStepSeconds = 30;
 constexpr double kJoinSeconds = 20;
+constexpr double kSlackSeconds = 0.5;
 constexpr double kBackwardSeconds = 0.5e-3;  // after each bucket, while it is reduced
 constexpr double kGrowSeconds = 3;           // that a job waits for more ranks where too few are left
 constexpr double kLookSeconds = 20e-3;       // between two looks at where a newcomer may join
@@ -63,7 +64,15 @@ class ObservedSession final : public net::Session {
   void set_phase(std::uint64_t step, const char* phase) override { session_->set_phase(step, phase); }
   std::string last_seen(int rank) const override { return session_->last_seen(rank); }
   Result<std::vector<net::Epoch>> regroup(const Deadline& deadline) override {
-    MOTLEY_ASSIGN(auto epochs, session_->regroup(deadline));
+    const double began = monotonic_seconds();
+    auto agreed = session_->regroup(deadline);
+    const bool is_stuck = !agreed && agreed.error().code == ErrorCode::kTimeout && is_member_;
+    const bool was_stopped = monotonic_seconds() > began + kJoinSeconds + kSlackSeconds;
+    if (is_stuck && !was_stopped) {  // a member's roster comes to a decision, or to an end, before that
+      observer_.violate(fmt::format("rank {} waits for nothing: {}", membership().rank, agreed.error().message));
+    }
+    is_member_ = true;
+    MOTLEY_ASSIGN(auto epochs, std::move(agreed));
     for (const net::Epoch& epoch : epochs) observer_.install(epoch.number, epoch.members, membership().rank);
     return epochs;
   }
@@ -73,6 +82,7 @@ class ObservedSession final : public net::Session {
  private:
   const std::unique_ptr<net::Session> session_;
   Observer& observer_;
+  bool is_member_ = !session_->options().is_newcomer;
 };
 
 // Weights are float64 where each rank takes the optimizer's step, and float32 where servers take it.
