@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -20,6 +21,7 @@ namespace {
 
 constexpr std::uint64_t kSeedsPerProcess = 200;
 constexpr int kSecondsPerSchedule = 20;  // of a processor; then it counts as one that hangs
+constexpr int kKeptBytes = 1 << 30;      // of memory that one schedule has used, for the next one
 
 // What a process has done so far, in memory that it shares with the one that waits for it.
 struct Progress {
@@ -45,6 +47,8 @@ double children_seconds() {
     ::dup2(nowhere, STDERR_FILENO);
   }
   drop_guard(mutant);
+  ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
+  ::mallopt(M_MMAP_THRESHOLD, kKeptBytes);
   for (; progress.seed < end; ++progress.seed) {
     const itimerval limit = {.it_interval = {}, .it_value = {.tv_sec = kSecondsPerSchedule, .tv_usec = 0}};
     ::setitimer(ITIMER_PROF, &limit, nullptr);

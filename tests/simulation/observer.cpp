@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <numeric>
@@ -23,8 +24,10 @@ std::uint64_t hash_weights(std::span<const double> weights) {
   return hash;
 }
 
+constexpr std::size_t kFeatures = 8;
+
 double feature(std::uint32_t sample, std::size_t element) {
-  return static_cast<double>(mix({sample, element % 8}) >> 59) / 16 - 1;
+  return static_cast<double>(mix({sample, element % kFeatures}) >> 59) / 16 - 1;
 }
 
 }  // namespace
@@ -41,12 +44,19 @@ std::vector<double> LinearJob::initial_weights() const {
 
 // Of the squared error of the first features; the other elements follow it.
 void LinearJob::add_gradient(std::uint32_t sample, std::span<const double> weights, std::span<double> gradient) const {
+  const std::size_t count = bucket_elements.front();
+  std::array<double, kFeatures> features;
+  for (std::size_t i = 0; i < kFeatures; ++i) features[i] = feature(sample, i);
   double residual = static_cast<double>(sample % 7) - 3;
-  for (std::size_t i = 0; i < bucket_elements.front(); ++i) residual += weights[i] * feature(sample, i);
-  for (std::size_t i = 0; i < bucket_elements.front(); ++i) gradient[i] += residual * feature(sample, i);
-  for (std::size_t i = bucket_elements.front(); i < gradient.size(); ++i) {
-    gradient[i] += residual * (static_cast<double>(i % 3) - 1);
+  for (std::size_t i = 0; i < count; ++i) residual += weights[i] * features[i % kFeatures];
+  for (std::size_t i = 0; i < count; ++i) gradient[i] += residual * features[i % kFeatures];
+  std::size_t i = count;
+  for (; i < gradient.size() && i % 3 != 0; ++i) gradient[i] += residual * (static_cast<double>(i % 3) - 1);
+  for (; i + 3 <= gradient.size(); i += 3) {
+    gradient[i] -= residual;
+    gradient[i + 2] += residual;
   }
+  for (; i < gradient.size(); ++i) gradient[i] += residual * (static_cast<double>(i % 3) - 1);
 }
 
 Observer::Observer(const LinearJob& job)

@@ -48,7 +48,7 @@ void WaitQueue::wake_one() {
   Simulator::instance().wake(*entry.thread, entry.wait);
 }
 
-Simulator::Simulator(std::uint64_t seed) : random_(mix({seed, 0x51})), next_descriptor_(kFirstDescriptor) {
+Simulator::Simulator(std::uint64_t seed) : random_(mix({seed, 0x51})) {
   the_instance = this;
 }
 
@@ -114,8 +114,8 @@ void Simulator::end(Process& process, int status) {
   std::erase_if(runnable_, [&](const Thread* thread) { return thread->process == &process; });
   process.held.clear();
   for (const int descriptor : std::exchange(process.descriptors, {})) {
-    const auto found = files_.extract(descriptor);
-    if (!found.empty()) found.mapped()->close();
+    const auto file = std::move(files_[static_cast<std::size_t>(descriptor - kFirstDescriptor)]);
+    if (file) file->close();
   }
   for (const auto& file : process.files) file->changed.wake_all();
   if (on_end) on_end(process);
@@ -144,17 +144,34 @@ void Simulator::make_runnable(Thread& thread) {
 }
 
 void Simulator::at(double time, std::function<void()> act) {
-  events_.push_back({std::max(time, now_), next_event_++, std::move(act)});
+  if (free_acts_.empty()) {
+    free_acts_.push_back(acts_.size());
+    acts_.emplace_back();
+  }
+  const std::size_t place = free_acts_.back();
+  free_acts_.pop_back();
+  acts_[place] = std::move(act);
+  add_event(time, nullptr, place);
+}
+
+void Simulator::add_event(double time, Thread* thread, std::uint64_t of) {
+  events_.push_back({std::max(time, now_), next_event_++, thread, of});
   std::push_heap(events_.begin(), events_.end());
 }
 
 bool Simulator::act_on_next_event(double until) {
   if (events_.empty() || events_.front().time > until) return false;
   std::pop_heap(events_.begin(), events_.end());
-  Event event = std::move(events_.back());
+  const Event event = events_.back();
   events_.pop_back();
   now_ = std::max(now_, event.time);
-  event.act();
+  if (event.thread != nullptr) {
+    wake(*event.thread, event.of, true);
+  } else {
+    const auto act = std::exchange(acts_[event.of], nullptr);
+    free_acts_.push_back(event.of);
+    act();
+  }
   return true;
 }
 
@@ -242,7 +259,7 @@ bool Simulator::wait(double until) {
   Thread& thread = *the_running;
   thread.is_waiting = true;
   thread.was_woken = false;
-  if (until < 1e17) at(until, [this, &thread, number = thread.waits] { wake(thread, number, true); });
+  if (until < 1e17) add_event(until, &thread, thread.waits);
   switch_away();
   return thread.was_woken;
 }
@@ -255,22 +272,24 @@ void Simulator::wake(Thread& thread, std::uint64_t wait, bool by_time) {
 }
 
 int Simulator::open(std::shared_ptr<File> file) {
-  const int descriptor = next_descriptor_++;
-  files_.emplace(descriptor, std::move(file));
+  const int descriptor = kFirstDescriptor + static_cast<int>(files_.size());
+  files_.push_back(std::move(file));
   the_running->process->descriptors.push_back(descriptor);
   return descriptor;
 }
 
-std::shared_ptr<File> Simulator::file(int descriptor) const {
-  const auto found = files_.find(descriptor);
-  return found == files_.end() ? nullptr : found->second;
+const std::shared_ptr<File>& Simulator::file(int descriptor) const {
+  static const std::shared_ptr<File> kNone;
+  const auto index = static_cast<std::size_t>(descriptor - kFirstDescriptor);
+  return descriptor >= kFirstDescriptor && index < files_.size() ? files_[index] : kNone;
 }
 
 bool Simulator::close(int descriptor) {
-  const auto found = files_.extract(descriptor);
-  if (found.empty()) return false;
+  const std::shared_ptr<File> closed = file(descriptor);
+  if (!closed) return false;
+  files_[static_cast<std::size_t>(descriptor - kFirstDescriptor)] = nullptr;
   std::erase(the_running->process->descriptors, descriptor);
-  found.mapped()->close();
+  closed->close();
   return true;
 }
 

@@ -117,7 +117,7 @@ class Simulator {
   void wake(Thread& thread, std::uint64_t wait, bool by_time = false);
 
   int open(std::shared_ptr<File> file);
-  std::shared_ptr<File> file(int descriptor) const;
+  const std::shared_ptr<File>& file(int descriptor) const;  // until one is opened or closed; null: there is none
   bool close(int descriptor);
 
   WaitQueue& queue_at(const void* address) { return queues_[address]; }
@@ -131,10 +131,12 @@ class Simulator {
   std::string describe_waits() const;
 
  private:
+  // Something that happens, or the end of a thread's wait.
   struct Event {
     double time;
     std::uint64_t number;
-    std::function<void()> act;
+    Thread* thread;  // null: `of` is among acts_
+    std::uint64_t of;
     bool operator<(const Event& other) const { return time != other.time ? time > other.time : number > other.number; }
   };
   void end(Process& process, int status);
@@ -142,6 +144,7 @@ class Simulator {
   bool count(Process& process, Process::Calls& calls);
   void switch_away();
   void pause();
+  void add_event(double time, Thread* thread, std::uint64_t of);
   bool act_on_next_event(double until);
 
   Random random_;
@@ -149,12 +152,13 @@ class Simulator {
   std::uint64_t trace_ = 0;
   std::uint64_t next_event_ = 0;
   std::vector<Event> events_;  // a heap
+  std::vector<std::function<void()>> acts_;
+  std::vector<std::size_t> free_acts_;  // places in it
   std::deque<std::unique_ptr<Process>> processes_;
   std::deque<std::unique_ptr<Thread>> threads_;  // by number
   std::vector<Thread*> runnable_;
-  int alive_ = 0;  // processes that are no services
-  int next_descriptor_;
-  std::unordered_map<int, std::shared_ptr<File>> files_;
+  int alive_ = 0;                                      // processes that are no services
+  std::vector<std::shared_ptr<File>> files_;           // by descriptor, from the first on
   std::unordered_map<const void*, WaitQueue> queues_;  // of what threads wait for by its address
   std::vector<std::string> notes_;
 };

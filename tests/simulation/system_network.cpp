@@ -43,7 +43,7 @@ int poll_all(std::span<pollfd> polled, int milliseconds) {
     for (pollfd& one : polled) {
       one.revents = 0;
       if (one.fd < 0) continue;
-      const auto file = simulator().file(one.fd);
+      const auto& file = simulator().file(one.fd);
       one.revents = file ? static_cast<short>(file->ready() & (one.events | POLLERR | POLLHUP)) : POLLNVAL;
       if (one.revents != 0) ++count;
       if (file) file->changed.add(thread);
@@ -54,7 +54,7 @@ int poll_all(std::span<pollfd> polled, int milliseconds) {
 }
 
 ssize_t read_from(int descriptor, void* bytes, std::size_t count) {
-  const auto file = simulator().file(descriptor);
+  const auto& file = simulator().file(descriptor);
   if (auto* socket = dynamic_cast<Socket*>(file.get())) return socket->receive(static_cast<char*>(bytes), count);
   if (auto* event = dynamic_cast<EventFile*>(file.get())) {
     if (event->count == 0) return fail_call(EAGAIN);
@@ -74,7 +74,7 @@ ssize_t read_from(int descriptor, void* bytes, std::size_t count) {
 }
 
 ssize_t write_to(int descriptor, const void* bytes, std::size_t count) {
-  const auto file = simulator().file(descriptor);
+  const auto& file = simulator().file(descriptor);
   if (auto* socket = dynamic_cast<Socket*>(file.get())) return socket->send(static_cast<const char*>(bytes), count);
   if (auto* event = dynamic_cast<EventFile*>(file.get())) {
     std::uint64_t value = 0;
