@@ -43,13 +43,14 @@ int replay(const Arguments& arguments) {
 
 // What is left of a failing seed's schedule once all is gone that it does not take, and what happens then.
 void explain(const Arguments& arguments, const Failure& failure) {
-  fmt::print("seed {}: {}\n\nThe least that it takes:\n", failure.seed, failure.violation);
+  fmt::print("seed {}: {}\n", failure.seed, failure.violation);
+  fmt::print("Again: motley-simulate-faults --replay --seed {}{}\n\nThe least that it takes:\n", failure.seed,
+             arguments.mutant.empty() ? "" : " --mutant " + arguments.mutant);
+  std::fflush(stdout);
   drop_guard(arguments.mutant);
   const Schedule least = shrink(make_schedule(failure.seed));
   fmt::print("{}\n", describe(least));
   print(run_schedule(least, true));
-  fmt::print("\nAgain: motley-simulate-faults --replay --seed {}{}\n", failure.seed,
-             arguments.mutant.empty() ? "" : " --mutant " + arguments.mutant);
 }
 
 int run_clean(const Arguments& arguments, std::vector<BenchRow>& rows) {

@@ -22,13 +22,14 @@ class LauncherTest : public ::testing::Test {
   }
   ~LauncherTest() override { std::filesystem::remove_all(run_->folder()); }
 
-  Status launch(const std::string& script, std::optional<Deadline> deadline = std::nullopt) const {
+  Status launch(const std::string& script, std::optional<Deadline> deadline = std::nullopt, int min_workers = 0) const {
     LaunchOptions options;
     options.program = {"/bin/bash"};
     options.worker_arguments = {"-c", script};
     options.workers = 2;
     options.quiet = true;
     options.deadline = deadline;
+    options.min_workers = min_workers;
     return launch_workers(options, *run_);
   }
 
@@ -58,6 +59,19 @@ TEST_F(LauncherTest, TheErrorThatARankHasAboutItself) {
       "printf '\\002{\"code\": 0, \"message\": \"no memory\", \"rank\": 1}\\n'; exit 1");
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().message, "rank 1: no memory");
+}
+
+// Of an elastic run others kill whom they lose; if nobody has an error about itself, that one is the cause.
+TEST_F(LauncherTest, TheErrorThatAWorkerOfAnElasticRunHasAboutItself) {
+  constexpr const char* kScript =
+      "if [ $MOTLEY_RANK = 1 ]; then kill -KILL $$; fi; "
+      "printf '\\002{{\"code\": 0, \"message\": \"the end\", \"rank\": {}}}\\n'; exit 1";
+  const Status own = launch(fmt::format(kScript, 0), std::nullopt, 1);
+  ASSERT_FALSE(own);
+  EXPECT_EQ(own.error().message, "rank 0: the end");
+  const Status of_another = launch(fmt::format(kScript, 1), std::nullopt, 1);
+  ASSERT_FALSE(of_another);
+  EXPECT_THAT(of_another.error().message, HasSubstr("rank 1 (process"));
 }
 
 TEST_F(LauncherTest, ARankThatLeftNoError) {

@@ -219,8 +219,14 @@ Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double
   const auto signalled_by_us = [&](const Worker* worker) {
     return WIFSIGNALED(*worker->status) && (worker->ended >= killed_at || (interrupted && worker->ended_by(SIGINT)));
   };
+  // Workers of an elastic run kill those whom they lose, also where one worker's own error ends them all.
+  const auto has_own_error = [&](const Worker* worker) {
+    return worker->error && !is_interrupted(worker) &&
+           (worker->error->rank < 0 || worker->error->rank == worker->rank);
+  };
+  const bool is_explained = min_workers > 0 && std::ranges::any_of(order, has_own_error);
   for (const Worker* worker : order) {
-    if (!WIFSIGNALED(*worker->status) || signalled_by_us(worker)) continue;
+    if (is_explained || !WIFSIGNALED(*worker->status) || signalled_by_us(worker)) continue;
     const int signal = WTERMSIG(*worker->status);
     return fail(Error{ErrorCode::kPeerLost,
                       fmt::format("{} (process {}) was killed by signal {} ({}); {}", worker->name(), worker->process,
@@ -241,7 +247,7 @@ Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double
     if (is_interrupted(worker)) continue;
     if (cut_short && (!error || error->code == ErrorCode::kPeerLost || error->code == ErrorCode::kTimeout)) continue;
     all_interrupted = false;
-    if (error && (error->rank < 0 || error->rank == worker->rank)) {
+    if (has_own_error(worker)) {
       return fail(Error{error->code, error->within(worker->name()).message, worker->rank});
     }
     if (about_another) continue;
