@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -168,7 +169,31 @@ class LinearSync final : public GradientSync, public ServedSync {
     reduced_in_ = shared_.epoch;
     return {};
   }
+  // Of a rank that has joined: from now on it does what others do. They have the step's weights once they have taken
+  // part in the next one.
+  void enter() { entered_in_ = shared_.epoch; }
+  bool postpone_updates() override {
+    postponed_.clear();
+    postpones_ = !is_served_;
+    return postpones_;
+  }
+  Result<bool> catch_up() override {
+    if (!postponed_.empty()) {
+      const auto& [learning_rate, gradient] = postponed_.front();
+      take_step(learning_rate, gradient);
+      postponed_.pop_front();
+    }
+    postpones_ = !postponed_.empty();
+    return postpones_;
+  }
   Status update(const Step& step) override {
+    if (postpones_) {
+      postponed_.emplace_back(step.learning_rate, reduced_);
+      return {};
+    }
+    if (const std::uint64_t epoch = std::exchange(entered_in_, 0); epoch > 0) {
+      shared_.observer.take_over(epoch, step.number - 1, shared_.rank, shared_.weights);
+    }
     if (server_ != nullptr) {
       auto weight = shared_.weights.begin();
       for (int bucket = 0; bucket < buckets(); ++bucket) {
@@ -176,7 +201,7 @@ class LinearSync final : public GradientSync, public ServedSync {
       }
       server_->commit();
     }
-    for (std::size_t i = 0; i < reduced_.size(); ++i) shared_.weights[i] -= step.learning_rate * reduced_[i];
+    take_step(step.learning_rate, reduced_);
     shared_.observer.commit(reduced_in_, step.number, shared_.rank, shared_.weights);
     return {};
   }
@@ -186,6 +211,9 @@ class LinearSync final : public GradientSync, public ServedSync {
 
  private:
   int buckets() const { return static_cast<int>(shared_.job.bucket_elements.size()); }
+  void take_step(double learning_rate, const std::vector<double>& gradient) {
+    for (std::size_t i = 0; i < gradient.size(); ++i) shared_.weights[i] -= learning_rate * gradient[i];
+  }
   // Of this rank's samples. Returns what follows the bucket's part of the sum.
   template <class Value>
   const double* put_mean(std::span<Value> values, const double* sum) const {
@@ -213,7 +241,10 @@ class LinearSync final : public GradientSync, public ServedSync {
   std::int64_t step_ = 0;
   double weight_ = 0;
   std::vector<double> reduced_;
-  std::uint64_t reduced_in_ = 0;  // epoch
+  std::uint64_t reduced_in_ = 0;                                  // epoch
+  std::deque<std::pair<double, std::vector<double>>> postponed_;  // learning rates and gradients
+  bool postpones_ = false;
+  std::uint64_t entered_in_ = 0;  // epoch, until a step was taken since; 0: none
 };
 
 class LinearRunner final : public StepRunner {
@@ -361,7 +392,7 @@ class TrainingRank final : public ElasticRanks {
   double join_seconds() const override { return kGrowSeconds; }
   void enter() override {
     is_newcomer_ = false;
-    shared_.observer.take_over(shared_.epoch, progress_.step, shared_.rank, shared_.weights);
+    sync_->enter();
   }
   void follow_writer(int rank) override { context_->writer = rank; }
 
@@ -496,7 +527,9 @@ class TrainingRank final : public ElasticRanks {
 
   void note_saved() {
     shared_.observer.save(progress_.saved_step);
-    if (!context_->writes() || std::exchange(noted_step_, progress_.saved_step) == progress_.saved_step) return;
+    // A checkpoint that all write anew after a loss does not count as none.
+    if (!context_->writes() || progress_.saved_step <= noted_step_) return;
+    noted_step_ = progress_.saved_step;
     // A file that is written anew each time, in place of the one before.
     const std::string text = fmt::format("{:08}\n", progress_.saved_step);
     std::string content;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <random>
 #include <set>
 #include <thread>
@@ -34,9 +35,19 @@ class HubSync final : public GradientSync {
     return {};
   }
   Status update(const Step& step) override {
-    weights = mix({weights, static_cast<std::uint64_t>(reduced_)});
-    hub_.note_commit(rank_, step.number, weights);
+    postponed_.emplace_back(step.number, reduced_);
+    if (!postpones_) take_first_step();
     return {};
+  }
+  bool postpone_updates() override {
+    postponed_.clear();
+    postpones_ = true;
+    return true;
+  }
+  Result<bool> catch_up() override {
+    if (!postponed_.empty()) take_first_step();
+    postpones_ = !postponed_.empty();
+    return postpones_;
   }
   std::string parameter_name(std::size_t) const override { return "weights"; }
   bool is_async() const override { return false; }
@@ -46,9 +57,18 @@ class HubSync final : public GradientSync {
   std::uint64_t weights = 1;
 
  private:
+  void take_first_step() {
+    const auto [step, reduced] = postponed_.front();
+    weights = mix({weights, static_cast<std::uint64_t>(reduced)});
+    hub_.note_commit(rank_, step, weights);
+    postponed_.pop_front();
+  }
+
   Hub& hub_;
   const int rank_;
   double reduced_ = 0;
+  std::deque<std::pair<std::int64_t, double>> postponed_;  // steps and what they take
+  bool postpones_ = false;
 };
 
 class HubRunner final : public StepRunner {
@@ -136,6 +156,7 @@ class Rank final : public ElasticRanks {
   }
 
   Status run() {
+    hub_.begin(context_.rank);
     if (is_newcomer_) context_.writer = -1;
     if (context_.writes()) MOTLEY_TRY(reporter_.open(folder_));
     LoopOptions options;

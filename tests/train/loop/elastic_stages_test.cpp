@@ -212,6 +212,7 @@ class StageRank final : public ElasticRanks, public ElasticStages {
   }
 
   Status run() {
+    hub_.begin(context_.rank);
     if (is_newcomer_) context_.writer = -1;
     if (context_.writes()) MOTLEY_TRY(reporter_.open(folder_));
     LoopOptions options;

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "motley/base/random.h"
@@ -38,22 +39,28 @@ class Hub {
     for (int rank = 0; rank < kRanks; ++rank) members_.push_back(rank);
   }
 
+  // Another one has this rank from now on. It may end where this thread is about to do something.
+  void begin(int rank) {
+    const std::lock_guard lock(mutex_);
+    threads_[rank] = std::this_thread::get_id();
+  }
+
   // By rank; empty for those that do not take part. Only these ranks do, or, where none are named, all members.
   Result<std::vector<Word>> meet(int rank, Word word, const std::vector<int>& ranks = {}) {
     std::unique_lock lock(mutex_);
-    if (ends_here(rank, false)) return end(rank);
+    const bool is_own_thread = threads_[rank] == std::this_thread::get_id();
+    if (is_own_thread && ends_here(rank, false)) return end(rank);
     if (is_broken(rank)) return fail(ErrorCode::kPeerLost, "the ranks have changed");
     Operation& operation = operations_[{epochs_[rank], ranks, next_[{rank, ranks}]++}];
     operation.words.resize(kRanks);
     operation.words[rank] = std::move(word);
     operation.here.insert(rank);
     changed_.notify_all();
-    const bool ends = ends_here(rank, true);
-    if (ends) {
+    if (is_own_thread && ends_here(rank, true)) {
       operation.is_torn = true;
       return end(rank);
     }
-    ++calls_[rank];
+    if (is_own_thread) ++calls_[rank];
     const std::size_t all = ranks.empty() ? members_.size() : ranks.size();
     changed_.wait(lock, [&] { return operation.here.size() == all || is_broken(rank); });
     if (operation.here.size() == all && !(operation.is_torn && random_() % 2 == 0)) return operation.words;
@@ -155,6 +162,7 @@ class Hub {
   std::uint64_t epochs_[kRanks] = {};
   std::map<std::pair<int, std::vector<int>>, std::uint64_t> next_;  // by rank and who takes part
   int calls_[kRanks] = {};
+  std::thread::id threads_[kRanks];
   std::map<std::tuple<std::uint64_t, std::vector<int>, std::uint64_t>, Operation> operations_;
   std::map<std::int64_t, std::uint64_t> committed_;
 };

@@ -221,8 +221,7 @@ Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double
   };
   // Workers of an elastic run kill those whom they lose, also where one worker's own error ends them all.
   const auto has_own_error = [&](const Worker* worker) {
-    return worker->error && !is_interrupted(worker) &&
-           (worker->error->rank < 0 || worker->error->rank == worker->rank);
+    return worker->error && !is_interrupted(worker) && (worker->error->rank < 0 || worker->error->rank == worker->rank);
   };
   const bool is_explained = min_workers > 0 && std::ranges::any_of(order, has_own_error);
   for (const Worker* worker : order) {

@@ -66,44 +66,50 @@ Status Checkpoints::save(const RunState& state, Reporter& reporter) {
   return {};
 }
 
-// Its files, from the root to all.
-Status Checkpoints::send(Checkpoint& checkpoint, collective::Group& group, int root) const {
+// These files, from the root to all.
+Status Checkpoints::send(Checkpoint& checkpoint, std::initializer_list<const char*> files, collective::Group& group,
+                         int root) const {
   const Deadline deadline = context_.long_deadline();
-  for (const char* name : {kWeightsFile, kOptimizerFile, kStateFile, kAuditFile}) {
+  for (const char* name : files) {
     MOTLEY_ASSIGN(checkpoint.files[name], broadcast_text(group, std::move(checkpoint.files[name]), root, deadline));
   }
   return {};
 }
 
-Status Checkpoints::hand_out(const RunState& state, collective::Group& group, int root) const {
+Result<Checkpoint> Checkpoints::hand_out(const RunState& state, collective::Group& group, int root) const {
   MOTLEY_ASSIGN(Checkpoint now, gather(state, state.model.has_optimizer()));
-  return send(now, group, root);
+  MOTLEY_TRY(send(now, {kStateFile, kAuditFile}, group, root));
+  return now;
 }
 
 Status Checkpoints::take_over(const RunState& state, collective::Group& group, int root) const {
   Checkpoint now;
-  MOTLEY_TRY(send(now, group, root));
-  MOTLEY_ASSIGN(const bool is_whole, load(now, state, [](Status done) { return done; }));
+  MOTLEY_TRY(send(now, {kStateFile, kAuditFile}, group, root));
+  MOTLEY_ASSIGN(const bool is_whole, load_run(now, state));
   return is_whole ? Status() : fail(ErrorCode::kInternal, "the others split the batch in a way that is unknown here");
 }
 
 Result<bool> Checkpoints::restore(Checkpoint start, const RunState& state,
                                   const std::function<Status(Status)>& explain) const {
-  MOTLEY_TRY(send(start, context_.group, context_.writer));
-  return load(start, state, explain);
+  MOTLEY_TRY(send(start, {kWeightsFile, kOptimizerFile, kStateFile, kAuditFile}, context_.group, context_.writer));
+  MOTLEY_TRY(explain(load_model(start, state.model)));
+  return load_run(start, state);
 }
 
-Result<bool> Checkpoints::load(const Checkpoint& start, const RunState& state,
-                               const std::function<Status(Status)>& explain) const {
+Status Checkpoints::load_model(const Checkpoint& checkpoint, ModelState& model) {
+  const auto text = [&](const char* name) -> const std::string& { return checkpoint.files.at(name); };
+  if (!text(kWeightsFile).empty()) MOTLEY_TRY(model.load_weights(text(kWeightsFile)));
+  return text(kOptimizerFile).empty() ? Status() : model.load_optimizer(text(kOptimizerFile));
+}
+
+Result<bool> Checkpoints::load_run(const Checkpoint& start, const RunState& state) const {
   const auto text = [&](const char* name) -> const std::string& { return start.files.at(name); };
-  if (!text(kWeightsFile).empty()) MOTLEY_TRY(explain(state.model.load_weights(text(kWeightsFile))));
   if (text(kStateFile).empty()) {
     MOTLEY_TRY(state.model.start(0, 0));
     return true;
   }
   MOTLEY_ASSIGN(const SavedState saved, parse_state(text(kStateFile)));
   MOTLEY_ASSIGN(const bool restored, state.plan.restore(saved));
-  if (!text(kOptimizerFile).empty()) MOTLEY_TRY(explain(state.model.load_optimizer(text(kOptimizerFile))));
   if (!text(kAuditFile).empty()) {
     MOTLEY_TRY(state.audit.restore(text(kAuditFile), saved.not_used_once, saved.ledger.epoch, context_.writes()));
   }

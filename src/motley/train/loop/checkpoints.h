@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 
 #include "motley/base/result.h"
 #include "motley/train/checkpoint/checkpoint.h"
@@ -55,10 +56,12 @@ class Checkpoints {
   // Of what a checkpoint holds, state.json.
   std::string describe(const RunState& state) const;
 
-  // What a checkpoint holds, from the rank that writes the run's files, `root` of this group, to the others of it,
-  // which have just joined and go on from there.
-  Status hand_out(const RunState& state, collective::Group& group, int root) const;
+  // What a checkpoint holds, but for the network's weights and the optimizer's state, from the rank that writes the
+  // run's files, `root` of this group, to the others of it, which have just joined and go on from there. Returns those.
+  Result<Checkpoint> hand_out(const RunState& state, collective::Group& group, int root) const;
   Status take_over(const RunState& state, collective::Group& group, int root) const;
+  // Those, once they have come.
+  static Status load_model(const Checkpoint& checkpoint, ModelState& model);
 
   // Every rank goes on from the writer's state; without a state.json it starts afresh, without weights from its own.
   // `explain` says more about a network's state that does not fit. False where the batch's split starts afresh although
@@ -66,8 +69,9 @@ class Checkpoints {
   Result<bool> restore(Checkpoint start, const RunState& state, const std::function<Status(Status)>& explain) const;
 
  private:
-  Status send(Checkpoint& checkpoint, collective::Group& group, int root) const;
-  Result<bool> load(const Checkpoint& start, const RunState& state, const std::function<Status(Status)>& explain) const;
+  Status send(Checkpoint& checkpoint, std::initializer_list<const char*> files, collective::Group& group,
+              int root) const;
+  Result<bool> load_run(const Checkpoint& start, const RunState& state) const;
 
   const RankContext& context_;
   const std::filesystem::path folder_;

@@ -100,6 +100,13 @@ class GradientSync {
   // The optimizer's step, of clipped gradients where they are to be; nothing where servers take it. Collective.
   virtual Status update(const Step& step) = 0;
 
+  // Of a rank whose weights are on their way: from now on update() keeps what the optimizer's step takes, and
+  // catch_up() takes the first of the steps that were kept, until it is false: none is left, and update() takes them
+  // again. Where postpone_updates() is false, this cannot be.
+  virtual bool postpone_updates() { return false; }
+  virtual Result<bool> catch_up() { return false; }
+  virtual std::uint64_t postponed_bytes() const { return 0; }  // that are kept
+
   // Of the number that a report has for it.
   virtual std::string parameter_name(std::size_t number) const = 0;
 
@@ -131,7 +138,7 @@ class ElasticRanks {
   virtual int minimum() const = 0;          // ranks, with which the run goes on
   virtual double join_seconds() const = 0;  // that it waits for more where there are fewer
 
-  // Whether this rank has not got the others' state yet; enter(): it has now.
+  // Whether this rank has not got all of the others' state yet; enter(): it has now.
   virtual bool is_newcomer() const = 0;
   virtual void enter() = 0;
   // This one writes the run's files from now on.

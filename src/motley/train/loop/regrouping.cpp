@@ -5,13 +5,17 @@
 //      step's reduced gradients. So where one has done a step that another has not, the other has its gradients, too,
 //      and needs only the reports. Now all have done step S, and none more.
 //   c. Newcomers get the state after S, as a checkpoint would hold it, from the rank that writes the run's files. They
-//      have come with the network built and the data open, so the others wait for these bytes alone.
+//      have come with the network built and the data open. The others do not wait for the weights and the optimizer's
+//      state, which are what takes long: these come while all train. Until then a newcomer takes part in steps without
+//      samples and keeps their reduced gradients, with which it then takes the optimizer's steps that it has missed.
+//      Where servers take them, it waits.
 //   d. What some still had to do after S (audit, evaluation, checkpoint), all do, again if need be.
 //   e. Step S + 1 keeps its window and its shares. Those of the lost are handed to the others, in proportion to theirs.
 //      Whoever has computed its own share keeps its gradient, computes only what it was handed, and the gradients are
 //      reduced anew. So the step's gradient is that of its whole window, as if nothing had happened. A newcomer takes
 //      part with no samples.
-//   f. From step S + 2 on the window is split among those who are there.
+//   f. From step S + 2 on the window is split among those who are there and have the weights; from then on a newcomer
+//      is one of them.
 //
 // Where a plan gives each rank a stage, what the lost ones had computed of a step is gone, and what the others have is
 // of no use without it. After b. those who are there build their stages anew (elastic_stages.h), which gives newcomers
@@ -32,6 +36,8 @@ namespace motley::train {
 namespace {
 
 constexpr double kMoment = 0.2;  // seconds between two looks at whether to wait on
+constexpr int kMissedSteps = 4;  // that a newcomer does between two steps of all
+constexpr std::uint64_t kMostPostponedBytes = 1 << 30;
 
 std::string name_ranks(const std::vector<int>& ranks, const char* one, const char* many) {
   return fmt::format("{} {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
@@ -159,15 +165,26 @@ WindowParts Regrouping::cut(const Step& step) const {
 
 Status Regrouping::commit(std::int64_t step, const std::vector<Report>& reports) {
   last_reports_ = reports;
-  if (!has_changed(step)) return {};
-  kept_ = epochs_.back();
-  epochs_.clear();
+  const auto joins = [&](int rank) { return reports[static_cast<std::size_t>(rank)].joins != 0; };
+  if (has_changed(step)) {
+    kept_ = std::exchange(epochs_, {}).back();
+    joining_.clear();
+    std::ranges::copy_if(kept_, std::back_inserter(joining_), joins);
+    std::erase_if(kept_, joins);
+  } else {
+    const auto arrived = std::ranges::stable_partition(joining_, joins);
+    if (arrived.empty()) return {};
+    kept_.insert(kept_.end(), arrived.begin(), arrived.end());
+    std::ranges::sort(kept_);
+    joining_.erase(arrived.begin(), arrived.end());
+  }
   if (parts_.stages != nullptr || !MOTLEY_KEEPS("loop-keep-to-present")) return {};
   return parts_.plan->keep_to(step + 1, kept_);
 }
 
 // See the prose at the top of this file.
 Status Regrouping::run_once() {
+  transfer_.reset();  // before the ranks have changed: it ends as they do
   MOTLEY_ASSIGN(auto epochs, parts_.elastic->regroup());
   std::ranges::move(epochs, std::back_inserter(new_epochs_));
   MOTLEY_TRY(level());
@@ -280,16 +297,44 @@ Status Regrouping::share_state(const std::vector<int>& newcomers) {
   if (!is_newcomer && !context_.writes()) return {};
   std::vector<int> ranks = newcomers;
   ranks.insert(std::ranges::lower_bound(ranks, context_.writer), context_.writer);
-  MOTLEY_ASSIGN(const auto group, parts_.elastic->make_group(ranks));
+  MOTLEY_ASSIGN(auto group, parts_.elastic->make_group(ranks));
   const int root = static_cast<int>(std::ranges::find(ranks, context_.writer) - ranks.begin());
   MOTLEY_TRY(share_news(*group, root));
   const RunState run{progress_, *parts_.plan, *parts_.audit, *parts_.model};
-  if (!is_newcomer) return parts_.checkpoints->hand_out(run, *group, root);
+  if (!is_newcomer) {
+    MOTLEY_ASSIGN(Checkpoint model, parts_.checkpoints->hand_out(run, *group, root));
+    transfer_.emplace(std::move(group), root, std::move(model), context_.long_deadline());
+    return {};
+  }
   const std::int64_t saved_step = progress_.saved_step;
   MOTLEY_TRY(parts_.checkpoints->take_over(run, *group, root));
   progress_.saved_step = saved_step;
   parts_.reporter->follow(*parts_.plan);
-  parts_.elastic->enter();
+  transfer_.emplace(std::move(group), root, Checkpoint(), context_.long_deadline());
+  has_weights_ = false;
+  return parts_.sync->postpone_updates() ? Status() : catch_up(true);
+}
+
+Status Regrouping::catch_up(bool waits) {
+  if (!transfer_) return {};
+  if (!parts_.elastic->is_newcomer()) {  // what has become of it, the others know
+    if (transfer_->is_over()) transfer_.reset();
+    return {};
+  }
+  waits = waits || parts_.sync->postponed_bytes() > kMostPostponedBytes;
+  if (!has_weights_) {
+    if (!waits && !transfer_->is_over()) return {};
+    MOTLEY_ASSIGN(const Checkpoint model, transfer_->take());
+    MOTLEY_TRY(Checkpoints::load_model(model, *parts_.model));
+    has_weights_ = true;
+  }
+  for (int done = 0; waits || done < kMissedSteps; ++done) {
+    MOTLEY_ASSIGN(const bool has_more, parts_.sync->catch_up());
+    if (has_more) continue;
+    transfer_.reset();
+    parts_.elastic->enter();
+    return {};
+  }
   return {};
 }
 
@@ -309,6 +354,7 @@ Status Regrouping::share_news(collective::Group& group, int root) {
   epochs_.clear();
   new_epochs_ = std::move(news.epochs);
   kept_ = std::move(news.kept);
+  joining_.clear();
   state = {};
   state.duties = static_cast<unsigned>(news.duties);
   state.stops = news.stops;

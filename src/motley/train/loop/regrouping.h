@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "motley/base/result.h"
 #include "motley/train/loop/checkpoints.h"
 #include "motley/train/loop/loop_state.h"
 #include "motley/train/loop/parts.h"
+#include "motley/train/loop/state_transfer.h"
 
 namespace motley::train {
 
@@ -33,15 +35,19 @@ class Regrouping {
   // Whether the error is a loss that the others go on after, once they have regrouped.
   bool survives(const Error& error) const;
   // Until those who are there have one state, whoever is lost or joins meanwhile. Of a newcomer: enters, and has the
-  // others' state. kPeerLost, with a checkpoint written, where fewer ranks are left than the run goes on with and
-  // nobody joins in time.
+  // others' state, but for the weights and the optimizer's state where these come later. kPeerLost, with a checkpoint
+  // written, where fewer ranks are left than the run goes on with and nobody joins in time.
   Status run();
 
+  // Between two steps of a newcomer: does what it has missed, a little of it where its weights have come, or all of it
+  // once they have, where it `waits`.
+  Status catch_up(bool waits);
   // Which positions of the window of this step, that is about to begin, each rank computes.
   WindowParts cut(const Step& step) const;
   // Whether who is there has changed since the step before this one.
   bool has_changed(std::int64_t step) const { return !epochs_.empty() && step == changed_step_; }
-  // The step is committed, with these reports; from the next one on the window is split among who is there.
+  // The step is committed, with these reports; from the next one on the window is split among who is there and has the
+  // weights.
   Status commit(std::int64_t step, const std::vector<Report>& reports);
 
  private:
@@ -71,6 +77,9 @@ class Regrouping {
   std::int64_t changed_step_ = 0;             // the first that sees them
   std::vector<Report> last_reports_;          // of the step that was committed last
   std::vector<int> kept_;                     // to whom the batch's split keeps; empty: to all
+  std::vector<int> joining_;                  // who is there beside them, without the weights
+  std::optional<StateTransfer> transfer_;     // to or from this rank
+  bool has_weights_ = false;                  // a newcomer, of the step that it entered after
   std::vector<int> told_;                     // ranks that were there when the events last said who is
   // Of a planned run: how often all have gone back to a checkpoint, and whether this rank has not got there.
   std::int64_t times_back_ = 0;

@@ -48,6 +48,7 @@ struct Report {
   double target = -1;  // seconds that the emulated device takes; < 0: not emulated
   double stop = 0;     // it was asked to
   double leave = 0;    // it goes after this step, and the others go on
+  double joins = 0;    // it has not got the others' weights yet, and computes nothing
   double checkpoint = 0;  // rank 0's: one is due
   double loss_sum = 0;
   double loss_count = 0;

@@ -75,7 +75,10 @@ Status TrainingLoop::advance() {
     return do_duties();
   }
   // A rank that is alone waits for nobody in a step: it would not notice who wants to join.
-  if (!state_.under_way && regrouping_) MOTLEY_TRY(context_.session.health());
+  if (!state_.under_way && regrouping_) {
+    MOTLEY_TRY(context_.session.health());
+    MOTLEY_TRY(regrouping_->catch_up(false));
+  }
   if (!state_.under_way && leaves()) {
     return fail(ErrorCode::kLeft, "left after step {}, as asked; the others go on", progress_.step);
   }
@@ -98,6 +101,7 @@ Status TrainingLoop::begin_step() {
   step.learning_rate = options_.learning_rate(step.number);
   step.synchronises = synchronises_in(step);
   WindowParts parts = regrouping_ ? regrouping_->cut(step) : WindowParts();
+  if (regrouping_ && !parts[static_cast<std::size_t>(context_.rank)].empty()) MOTLEY_TRY(regrouping_->catch_up(true));
   state_.under_way.emplace();
   state_.under_way->step = std::move(step);
   state_.under_way->parts = std::move(parts);
@@ -161,6 +165,7 @@ Status TrainingLoop::reduce() {
   report.memory = peak_resident_bytes();
   report.stop = options_.is_asked_to_stop() ? 1 : 0;
   report.leave = regrouping_ && options_.is_asked_to_leave() ? 1 : 0;
+  report.joins = regrouping_ && parts_.elastic->is_newcomer() ? 1 : 0;
   report.checkpoint = context_.writes() && parts_.checkpoints->is_due(own.step.number, reduced) ? 1 : 0;
   report.moves = parts_.mover->has_found() ? 1 : 0;
   if (sync.is_async()) {
@@ -213,8 +218,12 @@ Status TrainingLoop::commit(AllReports reports) {
     if (reports.back()[static_cast<std::size_t>(rank)].leave != 0) state_.leaving.push_back(rank);
   }
   if (!state_.leaving.empty() && parts_.stages != nullptr) state_.duties |= kSave;  // they may be a stage's last ones
-  // Where nobody would be left, all stop.
-  state_.stops = any(&Report::stop) || state_.leaving.size() == context_.present.size();
+  // Where nobody would be left who has the weights, all stop.
+  const auto stays = [&](int rank) {
+    const Report& report = reports.back()[static_cast<std::size_t>(rank)];
+    return report.leave == 0 && report.joins == 0;
+  };
+  state_.stops = any(&Report::stop) || std::ranges::none_of(context_.present, stays);
   if (any(&Report::checkpoint)) state_.duties |= kSave;
   if (any(&Report::moves) && !state_.stops && step.number < options_.steps) state_.duties |= kMove;
   return {};
@@ -227,6 +236,7 @@ Status TrainingLoop::do_duties() {
     state_.duties &= ~static_cast<unsigned>(duty);
     return {};
   };
+  if (regrouping_ && (state_.duties & (kEvaluate | kMove)) != 0) MOTLEY_TRY(regrouping_->catch_up(true));
   MOTLEY_TRY(take_turn(kAudit, [&] { return audit(); }));
   MOTLEY_TRY(take_turn(kEvaluate, [&] { return evaluate(); }));
   MOTLEY_TRY(take_turn(kSave, [&] { return save(); }));

@@ -190,9 +190,9 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
     MOTLEY_TRY(parts_.tied->add_up(static_cast<std::uint64_t>(step.number), deadline));
   }
   if (batch_norm_) {
-    std::vector<double> sums = batch_norm_->contribution(report.samples);
-    MOTLEY_TRY(peers_.all_reduce_sum(sums, deadline));
-    batch_norm_->finish_step(sums);
+    batch_norm_sums_ = batch_norm_->contribution(report.samples);
+    MOTLEY_TRY(peers_.all_reduce_sum(batch_norm_sums_, deadline));
+    batch_norm_->finish_step(batch_norm_sums_);
   }
   return clips() ? measure_norm(deadline) : Status();
 }
@@ -235,15 +235,60 @@ Status BucketedGradientSync::update(const Step& step) {
   if (served_state_ || network_.is_synthetic) {
     return {};
   }
-  const double end = monotonic_seconds() + update_seconds_;
-  if (clips() && norm_ > options_.max_grad_norm) {
-    MOTLEY_TRY(nn::scale_gradients(network_.stage->parameters(), options_.max_grad_norm / norm_));
+  if (postponed_updates_) {
+    PostponedUpdate& update = postponed_updates_->emplace_back(step.learning_rate, norm_, batch_norm_sums_);
+    for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) {
+      const std::span<const std::byte> reduced = parts_.kept->result(bucket);
+      update.gradients.emplace_back(reduced.begin(), reduced.end());
+    }
+    return {};
   }
-  MOTLEY_TRY(parts_.optimizer->step(step.learning_rate));
+  const double end = monotonic_seconds() + update_seconds_;
+  MOTLEY_TRY(take_step(step.learning_rate, norm_));
   if (update_seconds_ > 0) {
     SteadyClock::instance().sleep_until(end);
   }
   return {};
+}
+
+Status BucketedGradientSync::take_step(double learning_rate, double norm) {
+  if (clips() && norm > options_.max_grad_norm) {
+    MOTLEY_TRY(nn::scale_gradients(network_.stage->parameters(), options_.max_grad_norm / norm));
+  }
+  return parts_.optimizer->step(learning_rate);
+}
+
+bool BucketedGradientSync::postpone_updates() {
+  postponed_updates_.reset();
+  if (is_served()) return false;
+  postponed_updates_.emplace();
+  return true;
+}
+
+std::uint64_t BucketedGradientSync::postponed_bytes() const {
+  std::uint64_t bytes = 0;
+  if (!postponed_updates_ || postponed_updates_->empty()) return bytes;
+  for (const auto& bucket : postponed_updates_->front().gradients) bytes += bucket.size();
+  return bytes * postponed_updates_->size();
+}
+
+Result<bool> BucketedGradientSync::catch_up() {
+  if (!postponed_updates_ || postponed_updates_->empty()) {
+    postponed_updates_.reset();
+    return false;
+  }
+  PostponedUpdate& update = postponed_updates_->front();
+  if (batch_norm_) {
+    batch_norm_->begin_step();
+    batch_norm_->finish_step(update.batch_norm_sums);
+  }
+  MOTLEY_TRY(parts_.buckets->bind_results({update.gradients.begin(), update.gradients.end()}));
+  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) MOTLEY_TRY(parts_.buckets->fetch(bucket));
+  MOTLEY_TRY(take_step(update.learning_rate, update.norm));
+  parts_.buckets->zero();
+  MOTLEY_TRY(bind_results());
+  postponed_updates_->pop_front();
+  return true;
 }
 
 // Of the whole network's gradient each stage has a part, and each of its ranks the same one. The norm is bitwise the

@@ -3,6 +3,7 @@
 // BatchNorm; and what follows, the optimizer's step here or at the servers.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,6 +61,9 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
   }
   Status wait(const Step& step, double seconds, Report& report) override;
   Status update(const Step& step) override;
+  bool postpone_updates() override;
+  Result<bool> catch_up() override;
+  std::uint64_t postponed_bytes() const override;
   std::string parameter_name(std::size_t number) const override;
   bool is_async() const override { return server_ != nullptr && server_->is_async(); }
   bool is_served() const { return options_.is_served; }  // the optimizer's step is
@@ -97,6 +101,15 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
   std::size_t find_not_finite(int bucket, std::span<const std::byte> values) const;
   std::size_t check_reduced(int bucket) const;
   Status measure_norm(const Deadline& deadline);
+  Status take_step(double learning_rate, double norm);
+
+  // What the optimizer's step of a step takes that is done later.
+  struct PostponedUpdate {
+    double learning_rate = 0;
+    double norm = 0;
+    std::vector<double> batch_norm_sums;
+    std::vector<std::vector<std::byte>> gradients;  // reduced, by bucket
+  };
 
   const RankContext& context_;
   collective::Group& peers_;
@@ -109,6 +122,8 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
   std::size_t own_not_finite_ = 0;  // in this step, as in Report
   double norm_ = 0;                 // of the whole network's reduced gradient, where it is clipped
   std::optional<nn::BatchNormAverage> batch_norm_;
+  std::vector<double> batch_norm_sums_;                           // of all ranks, of this step
+  std::optional<std::deque<PostponedUpdate>> postponed_updates_;  // none: update() takes the optimizer's step
   std::optional<std::vector<std::string>> served_state_;  // once servers have the weights: an array's field, in order
 };
 
