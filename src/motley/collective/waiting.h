@@ -43,12 +43,15 @@ inline Error find_cause(const net::Session& session, const Error& error) {
   return error.code == ErrorCode::kPeerLost ? net::first_cause(session, error) : error;
 }
 
-// A peer's memory. Where it is there no more, the peer may be lost: then that is the error.
+// A peer's memory. Where it is there no more, the peer may be lost, or has given it up as another one has left in
+// order: then that is the error, and in an elastic job those who are left find out which.
 inline Result<std::unique_ptr<net::Region>> map_of_peer(const net::Session& session, const net::RegionAddress& address,
                                                         std::size_t bytes) {
   auto region = net::Region::map(address, bytes);
-  if (!region) return fail(net::first_cause(session, region.error()));
-  return region;
+  if (region) return region;
+  Error cause = net::first_cause(session, region.error());
+  if (session.options().is_elastic && cause.code == ErrorCode::kIo) cause.code = ErrorCode::kPeerLost;
+  return fail(std::move(cause));
 }
 
 // An error if a rank is lost, or if the deadline has passed; `operation` ("all_gather, operation 17") says what was

@@ -22,7 +22,8 @@ class LauncherTest : public ::testing::Test {
   }
   ~LauncherTest() override { std::filesystem::remove_all(run_->folder()); }
 
-  Status launch(const std::string& script, std::optional<Deadline> deadline = std::nullopt, int min_workers = 0) const {
+  Status launch(const std::string& script, std::optional<Deadline> deadline = std::nullopt, int min_workers = 0,
+                int replacements = 0) const {
     LaunchOptions options;
     options.program = {"/bin/bash"};
     options.worker_arguments = {"-c", script};
@@ -30,6 +31,7 @@ class LauncherTest : public ::testing::Test {
     options.quiet = true;
     options.deadline = deadline;
     options.min_workers = min_workers;
+    options.replacements = replacements;
     return launch_workers(options, *run_);
   }
 
@@ -72,6 +74,18 @@ TEST_F(LauncherTest, TheErrorThatAWorkerOfAnElasticRunHasAboutItself) {
   const Status of_another = launch(fmt::format(kScript, 1), std::nullopt, 1);
   ASSERT_FALSE(of_another);
   EXPECT_THAT(of_another.error().message, HasSubstr("rank 1 (process"));
+}
+
+// Who comes too late for it has not done what there was to do.
+TEST_F(LauncherTest, TheErrorOfAWorkerThatIsReplacedTooLate) {
+  const Status status = launch(
+      "if [ \"$MOTLEY_NEWCOMER\" = 1 ]; then printf '\\002{\"code\": 0, \"message\": \"too late\", \"rank\": -1}\\n'; "
+      "exit 0; fi; "
+      "if [ $MOTLEY_RANK = 0 ]; then printf '\\002{\"code\": 0, \"message\": \"the end\", \"rank\": 0}\\n'; fi; "
+      "kill -KILL $$",
+      std::nullopt, 1, 2);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().message, "rank 0: the end");
 }
 
 TEST_F(LauncherTest, ARankThatLeftNoError) {

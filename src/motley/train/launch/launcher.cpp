@@ -66,6 +66,8 @@ struct Worker {
     output = -1;
   }
   bool has_left() const { return error && error->code == ErrorCode::kLeft; }
+  // A newcomer that found nobody any more has neither done nor lost anything.
+  bool came_too_late() const { return error && WIFEXITED(*status) && WEXITSTATUS(*status) == 0; }
   bool ended_by(int number) const { return WIFSIGNALED(*status) && WTERMSIG(*status) == number; }
   // Whether it has been stopped for too long, as far as these calls have seen.
   bool is_hung() {
@@ -203,7 +205,7 @@ Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double
                int min_workers) {
   std::vector<const Worker*> order;
   for (const Worker& worker : workers) {
-    if (!worker.has_left()) order.push_back(&worker);
+    if (!worker.has_left() && !worker.came_too_late()) order.push_back(&worker);
   }
   const auto is_interrupted = [](const Worker* worker) {
     return worker->error && worker->error->code == ErrorCode::kInterrupted;
@@ -500,7 +502,7 @@ class Launch {
   bool goes_on_without(const Worker& lost) {
     if (options_.min_workers == 0 || !WIFSIGNALED(*lost.status)) return false;
     const auto is_there = [](const Worker& worker) {
-      return !worker.status || (WIFEXITED(*worker.status) && !worker.has_left());
+      return !worker.status || (WIFEXITED(*worker.status) && !worker.has_left() && !worker.came_too_late());
     };
     const auto left = std::ranges::count_if(workers_, is_there);
     progress_.clear();

@@ -312,6 +312,7 @@ Status Regrouping::share_state(const std::vector<int>& newcomers) {
   parts_.reporter->follow(*parts_.plan);
   transfer_.emplace(std::move(group), root, Checkpoint(), context_.long_deadline());
   has_weights_ = false;
+  entered_after_ = progress_.step;
   return parts_.sync->postpone_updates() ? Status() : catch_up(true);
 }
 
@@ -331,6 +332,8 @@ Status Regrouping::catch_up(bool waits) {
   for (int done = 0; waits || done < kMissedSteps; ++done) {
     MOTLEY_ASSIGN(const bool has_more, parts_.sync->catch_up());
     if (has_more) continue;
+    spdlog::info("this worker has the others' weights, and has made up for the {} steps that it missed meanwhile",
+                 progress_.step - entered_after_);
     transfer_.reset();
     parts_.elastic->enter();
     return {};

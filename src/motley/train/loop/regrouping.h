@@ -79,7 +79,8 @@ class Regrouping {
   std::vector<int> kept_;                     // to whom the batch's split keeps; empty: to all
   std::vector<int> joining_;                  // who is there beside them, without the weights
   std::optional<StateTransfer> transfer_;     // to or from this rank
-  bool has_weights_ = false;                  // a newcomer, of the step that it entered after
+  bool has_weights_ = false;                  // of a newcomer: those of the step that it entered after
+  std::int64_t entered_after_ = 0;            // that step
   std::vector<int> told_;                     // ranks that were there when the events last said who is
   // Of a planned run: how often all have gone back to a checkpoint, and whether this rank has not got there.
   std::int64_t times_back_ = 0;

@@ -273,11 +273,16 @@ std::uint64_t BucketedGradientSync::postponed_bytes() const {
 }
 
 Result<bool> BucketedGradientSync::catch_up() {
-  if (!postponed_updates_ || postponed_updates_->empty()) {
-    postponed_updates_.reset();
-    return false;
+  if (postponed_updates_ && !postponed_updates_->empty()) {
+    MOTLEY_TRY(take_postponed_step(postponed_updates_->front()));
+    postponed_updates_->pop_front();
   }
-  PostponedUpdate& update = postponed_updates_->front();
+  const bool has_more = postponed_updates_ && !postponed_updates_->empty();
+  if (!has_more) postponed_updates_.reset();
+  return has_more;
+}
+
+Status BucketedGradientSync::take_postponed_step(PostponedUpdate& update) {
   if (batch_norm_) {
     batch_norm_->begin_step();
     batch_norm_->finish_step(update.batch_norm_sums);
@@ -286,9 +291,7 @@ Result<bool> BucketedGradientSync::catch_up() {
   for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) MOTLEY_TRY(parts_.buckets->fetch(bucket));
   MOTLEY_TRY(take_step(update.learning_rate, update.norm));
   parts_.buckets->zero();
-  MOTLEY_TRY(bind_results());
-  postponed_updates_->pop_front();
-  return true;
+  return bind_results();
 }
 
 // Of the whole network's gradient each stage has a part, and each of its ranks the same one. The norm is bitwise the

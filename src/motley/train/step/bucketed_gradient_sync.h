@@ -110,6 +110,7 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
     std::vector<double> batch_norm_sums;
     std::vector<std::vector<std::byte>> gradients;  // reduced, by bucket
   };
+  Status take_postponed_step(PostponedUpdate& update);
 
   const RankContext& context_;
   collective::Group& peers_;

@@ -66,6 +66,7 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
   const auto came_too_late = [this](const Status& done) {
     const bool did = role_.is_newcomer && !done && done.error().code == ErrorCode::kUnavailable;
     if (did) spdlog::info("rank {} came too late: {}", role_.rank, done.error().message);
+    if (did && role_.launcher == "motley") leave_error(done.error());  // this rank has not done all
     return did;
   };
   const Status joined = join(hosts);
