@@ -50,13 +50,12 @@ void LinearJob::add_gradient(std::uint32_t sample, std::span<const double> weigh
   double residual = static_cast<double>(sample % 7) - 3;
   for (std::size_t i = 0; i < count; ++i) residual += weights[i] * features[i % kFeatures];
   for (std::size_t i = 0; i < count; ++i) gradient[i] += residual * features[i % kFeatures];
-  std::size_t i = count;
-  for (; i < gradient.size() && i % 3 != 0; ++i) gradient[i] += residual * (static_cast<double>(i % 3) - 1);
-  for (; i + 3 <= gradient.size(); i += 3) {
-    gradient[i] -= residual;
-    gradient[i + 2] += residual;
+  const double parts[] = {-residual, 0, residual};
+  std::size_t part = count % 3;
+  for (std::size_t i = count; i < gradient.size(); ++i) {
+    gradient[i] += parts[part];
+    part = part == 2 ? 0 : part + 1;
   }
-  for (; i < gradient.size(); ++i) gradient[i] += residual * (static_cast<double>(i % 3) - 1);
 }
 
 Observer::Observer(const LinearJob& job)
