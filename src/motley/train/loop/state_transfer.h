@@ -14,8 +14,8 @@ namespace motley::train {
 
 class StateTransfer {
  public:
-  // `group`: of the writer, its `root`, and those who have joined. `state`: what the writer sends; the others' is empty.
-  // Ends where the ranks change.
+  // `group`: of the writer, its `root`, and those who have joined. `state`: what the writer sends; the others' is
+  // empty. Ends where the ranks change.
   StateTransfer(std::unique_ptr<collective::Group> group, int root, Checkpoint state, const Deadline& deadline);
   ~StateTransfer();  // waits until it is over
   StateTransfer(const StateTransfer&) = delete;
