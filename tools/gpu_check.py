@@ -47,7 +47,7 @@ def table():
 
 
 def unit_tests():
-    for program in ("learn_test", "device_rows_test"):
+    for program in ("nn_test", "device_rows_test"):
         results = FOLDER / f"{program}.json"
         results.unlink(missing_ok=True)
         done = subprocess.run([FOLDER / program, "--gtest_filter=*Cuda*", f"--gtest_output=json:{results}"],

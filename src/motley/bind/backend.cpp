@@ -1,9 +1,9 @@
 #include "motley/bind/backend.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <Python.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <set>
 
@@ -39,14 +39,17 @@ class ReleasedLock {
   PyThreadState* const state_;
 };
 
+// Whether the communicator takes it: contiguous, in the CPU's memory or, by a copy, an accelerator's.
 bool is_plain(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
+  return (tensor.is_cpu() || at::accelerator::isAccelerator(tensor.device().type())) &&
+         tensor.layout() == at::kStrided && tensor.is_contiguous();
 }
 
 // Tensors into which this one's values go as they are.
 bool are_like(const std::vector<at::Tensor>& tensors, const at::Tensor& one) {
   return is_plain(one) && std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
-           return is_plain(tensor) && tensor.scalar_type() == one.scalar_type() && tensor.numel() == one.numel();
+           return is_plain(tensor) && tensor.device() == one.device() && tensor.scalar_type() == one.scalar_type() &&
+                  tensor.numel() == one.numel();
          });
 }
 
@@ -81,8 +84,14 @@ std::optional<double> find_factor(const c10d::ReduceOp& operation) {
   return factor->tensor_factor.defined() ? factor->tensor_factor.item<double>() : factor->double_factor;
 }
 
-std::span<std::byte> bytes(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+std::span<std::byte> bytes(const Operand& operand) {
+  return {static_cast<std::byte*>(operand.memory.data_ptr()), operand.memory.nbytes()};
+}
+
+template <class Value>
+Value value_or_throw(Result<Value> value) {
+  if (!value) std::rethrow_exception(make_exception(value.error().message));
+  return std::move(*value);
 }
 
 }  // namespace
@@ -90,8 +99,8 @@ std::span<std::byte> bytes(const at::Tensor& tensor) {
 Backend::Backend(int rank, int size, std::chrono::milliseconds timeout, Group group, Delegate delegate)
     : c10d::Backend(rank, size),
       options_(c10::make_intrusive<Options>("motley", timeout)),
-      delegate_(std::move(delegate)),
-      group_(std::move(group)) {
+      delegate_(std::move(delegate)) {
+  set_group(std::move(group));
   init();
   const std::lock_guard lock(backends().mutex);
   backends().all.insert(this);
@@ -99,6 +108,12 @@ Backend::Backend(int rank, int size, std::chrono::milliseconds timeout, Group gr
 
 Backend::~Backend() {
   shutdown();
+}
+
+void Backend::set_group(Group group) {
+  group_ = std::move(group);
+  if (group_.communicator) group_.devices = std::make_unique<DeviceQueue>(*group_.communicator);
+  started_ = 0;
 }
 
 void Backend::shutdown_all() {
@@ -126,6 +141,7 @@ void Backend::shutdown() {
 
 void Backend::leave() {
   const bool is_healthy = !group_.session || group_.session->health().has_value();
+  group_.devices.reset();
   group_.communicator.reset();
   group_.session.reset();
   // Where a rank is lost gloo's threads may wait for others that have given up: they end with the process.
@@ -136,7 +152,7 @@ void Backend::leave() {
 void Backend::renew(const std::function<Group()>& join, Delegate delegate) {
   TORCH_CHECK(!is_shut_down_, "motley: the process group was shut down");
   leave();
-  group_ = join();
+  set_group(join());
   delegate_ = std::move(delegate);
 }
 
@@ -181,20 +197,35 @@ c10::intrusive_ptr<c10d::Work> Backend::delegated(c10::intrusive_ptr<c10d::Work>
                                             std::move(unpack));
 }
 
+Operand Backend::operand(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return {tensor, tensor};
+  const nn::DeviceCopies copies = value_or_throw(group_.devices->copies(tensor.device()));
+  return {tensor, value_or_throw(copies.host_memory(tensor.sizes(), tensor.scalar_type()))};
+}
+
 c10::intrusive_ptr<c10d::Work> Backend::start(Collective what, c10d::OpType type, const char* title,
-                                              std::chrono::milliseconds timeout, std::vector<at::Tensor> keeps,
-                                              std::vector<at::Tensor> results, std::function<void()> unpack) {
+                                              std::chrono::milliseconds timeout, std::vector<Operand> inputs,
+                                              std::vector<Operand> outputs) {
   TORCH_CHECK(!is_shut_down_, title, ": the process group was shut down");
   finished_->drop();
-  auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, std::move(keeps), std::move(results),
-                                                  std::move(unpack));
+  std::optional<nn::DeviceCopies> copies;
+  std::vector<nn::DeviceCopies::Arriving> arriving;
+  if (!outputs.empty() && !outputs.front().tensor.is_cpu()) {
+    copies = value_or_throw(group_.devices->copies(outputs.front().tensor.device()));
+    for (const Operand& input : inputs) {
+      arriving.push_back(value_or_throw(copies->to_host(input.tensor, input.memory)));
+    }
+  }
+  auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, std::move(inputs), std::move(outputs),
+                                                  std::move(copies));
+  work->set_number(++started_);
   const auto allowed = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
   what.seconds = std::chrono::duration<double>(allowed).count();
   what.done = [work, finished = finished_, group = group_.words](const Status& status) mutable {
     work->complete(status, group);
     finished->put(std::move(work));
   };
-  work->set_number(group_.communicator->start(std::move(what)));
+  group_.devices->start(std::move(what), std::move(arriving));
   return work;
 }
 
@@ -225,11 +256,13 @@ c10::intrusive_ptr<c10d::Work> Backend::broadcast(std::vector<at::Tensor>& tenso
   check_rank("broadcast", "root", options.rootRank);
   if (group_.communicator && tensors.size() == 1 && is_plain(tensors[0])) {
     const bool is_root = options.rootRank == getRank();
+    const Operand values = operand(tensors[0]);
     return start({.kind = CollectiveKind::kBroadcast,
                   .root = static_cast<int>(options.rootRank),
-                  .input = is_root ? bytes(tensors[0]) : std::span<std::byte>(),
-                  .output = bytes(tensors[0])},
-                 c10d::OpType::BROADCAST, "motley:broadcast", options.timeout, tensors, tensors);
+                  .input = is_root ? bytes(values) : std::span<std::byte>(),
+                  .output = bytes(values)},
+                 c10d::OpType::BROADCAST, "motley:broadcast", options.timeout,
+                 is_root ? std::vector{values} : std::vector<Operand>(), {values});
   }
   return delegated(gloo("broadcast").broadcast(tensors, options), "broadcast");
 }
@@ -237,15 +270,24 @@ c10::intrusive_ptr<c10d::Work> Backend::broadcast(std::vector<at::Tensor>& tenso
 c10::intrusive_ptr<c10d::Work> Backend::allreduce(std::vector<at::Tensor>& tensors,
                                                   const c10d::AllreduceOptions& options) {
   const auto reduction = find_reduction(options.reduceOp);
+  if (reduction && getSize() == 1 && tensors.size() == 1 && is_plain(tensors[0])) {
+    if (const auto factor = find_factor(options.reduceOp)) tensors[0].mul_(*factor);
+    const std::vector<Operand> values = {{tensors[0], tensors[0]}};
+    auto work = c10::make_intrusive<CollectiveWork>(getRank(), c10d::OpType::ALLREDUCE, "motley:all_reduce", values,
+                                                    values, std::nullopt);
+    work->complete({}, group_.words);
+    return work;
+  }
   if (group_.communicator && reduction && tensors.size() == 1 && is_plain(tensors[0])) {
     if (const auto type = summed_type(tensors[0])) {
       if (const auto factor = find_factor(options.reduceOp)) tensors[0].mul_(*factor);
+      const Operand values = operand(tensors[0]);
       return start({.kind = CollectiveKind::kAllReduce,
                     .type = *type,
                     .reduction = *reduction,
-                    .input = bytes(tensors[0]),
-                    .output = bytes(tensors[0])},
-                   c10d::OpType::ALLREDUCE, "motley:all_reduce", options.timeout, tensors, tensors);
+                    .input = bytes(values),
+                    .output = bytes(values)},
+                   c10d::OpType::ALLREDUCE, "motley:all_reduce", options.timeout, {values}, {values});
     }
   }
   return delegated(gloo("all_reduce").allreduce(tensors, options), "all_reduce");
@@ -272,29 +314,24 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather(std::vector<std::vector<at::Te
                                                   const c10d::AllgatherOptions& options) {
   if (group_.communicator && inputs.size() == 1 && outputs.size() == 1 && are_like(outputs[0], inputs[0]) &&
       static_cast<int>(outputs[0].size()) == getSize()) {
-    const at::Tensor flat = at::empty({getSize(), inputs[0].numel()}, inputs[0].options());
-    std::vector<at::Tensor> keeps = outputs[0];
-    keeps.insert(keeps.end(), {inputs[0], flat});
-    const auto unpack = [flat, results = outputs[0]] {
-      std::size_t begin = 0;
-      for (const at::Tensor& result : results) {
-        std::memcpy(result.data_ptr(), bytes(flat).data() + begin, result.nbytes());
-        begin += result.nbytes();
-      }
-    };
-    return start({.kind = CollectiveKind::kAllGather, .input = bytes(inputs[0]), .output = bytes(flat)},
-                 c10d::OpType::ALLGATHER, "motley:all_gather", options.timeout, std::move(keeps), outputs[0], unpack);
+    const Operand input = operand(inputs[0]);
+    const at::Tensor flat = at::empty({getSize(), inputs[0].numel()}, input.memory.options());
+    std::vector<Operand> results;
+    for (int rank = 0; rank < getSize(); ++rank) results.push_back({outputs[0][rank], flat[rank]});
+    return start({.kind = CollectiveKind::kAllGather, .input = bytes(input), .output = bytes({flat, flat})},
+                 c10d::OpType::ALLGATHER, "motley:all_gather", options.timeout, {input}, std::move(results));
   }
   return delegated(gloo("all_gather").allgather(outputs, inputs, options), "all_gather");
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                         const c10d::AllgatherOptions& options) {
-  if (group_.communicator && is_plain(output) && is_plain(input) && output.scalar_type() == input.scalar_type() &&
-      output.numel() == input.numel() * getSize()) {
-    return start({.kind = CollectiveKind::kAllGather, .input = bytes(input), .output = bytes(output)},
-                 c10d::OpType::_ALLGATHER_BASE, "motley:all_gather_into_tensor", options.timeout, {output, input},
-                 {output});
+  if (group_.communicator && is_plain(output) && is_plain(input) && output.device() == input.device() &&
+      output.scalar_type() == input.scalar_type() && output.numel() == input.numel() * getSize()) {
+    const Operand values = operand(input);
+    const Operand results = operand(output);
+    return start({.kind = CollectiveKind::kAllGather, .input = bytes(values), .output = bytes(results)},
+                 c10d::OpType::_ALLGATHER_BASE, "motley:all_gather_into_tensor", options.timeout, {values}, {results});
   }
   return delegated(gloo("all_gather_into_tensor")._allgather_base(output, input, options), "all_gather_into_tensor");
 }
@@ -336,16 +373,18 @@ c10::intrusive_ptr<c10d::Work> Backend::_reduce_scatter_base(at::Tensor& output,
   const auto reduction = find_reduction(options.reduceOp);
   const auto type = summed_type(input);
   if (group_.communicator && reduction && type && is_plain(output) && is_plain(input) &&
-      output.scalar_type() == input.scalar_type() && output.numel() * getSize() == input.numel()) {
+      output.device() == input.device() && output.scalar_type() == input.scalar_type() &&
+      output.numel() * getSize() == input.numel()) {
     const auto factor = find_factor(options.reduceOp);
-    const at::Tensor values = factor ? input * *factor : input;
+    const Operand values = operand(factor ? input * *factor : input);
+    const Operand result = operand(output);
     return start({.kind = CollectiveKind::kReduceScatter,
                   .type = *type,
                   .reduction = *reduction,
                   .input = bytes(values),
-                  .output = bytes(output)},
-                 c10d::OpType::_REDUCE_SCATTER_BASE, "motley:reduce_scatter_tensor", options.timeout, {output, values},
-                 {output});
+                  .output = bytes(result)},
+                 c10d::OpType::_REDUCE_SCATTER_BASE, "motley:reduce_scatter_tensor", options.timeout, {values},
+                 {result});
   }
   return delegated(gloo("reduce_scatter_tensor")._reduce_scatter_base(output, input, options), "reduce_scatter_tensor");
 }

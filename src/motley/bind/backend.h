@@ -1,5 +1,6 @@
 // The backend `motley` of torch.distributed: c10d::Backend over Motley's communicator for the operations that training
-// spends its time in, and over a ProcessGroupGloo of the same ranks for all others.
+// spends its time in, and over a ProcessGroupGloo of the same ranks for all others. Tensors are on the CPU or on an
+// accelerator, of which the other ranks know nothing: ranks with and without one make a group.
 #pragma once
 
 #include <functional>
@@ -8,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "motley/bind/device_queue.h"
 #include "motley/bind/work.h"
 #include "motley/collective/communicator.h"
 
@@ -26,7 +28,8 @@ class Backend final : public c10d::Backend {
   struct Group {
     std::shared_ptr<net::Session> session;
     std::unique_ptr<collective::Communicator> communicator;
-    std::string words;  // for messages: ", in the group of ranks 1, 3", or empty
+    std::unique_ptr<DeviceQueue> devices;  // what starts operations; the backend makes it
+    std::string words;                     // for messages: ", in the group of ranks 1, 3", or empty
   };
 
   Backend(int rank, int size, std::chrono::milliseconds timeout, Group group, Delegate delegate);
@@ -110,10 +113,14 @@ class Backend final : public c10d::Backend {
   c10d::Backend& gloo(const char* operation) const;
   c10::intrusive_ptr<c10d::Work> delegated(c10::intrusive_ptr<c10d::Work> work, const char* operation,
                                            bool waits_by_itself = false, std::function<void()> unpack = {}) const;
+  // A tensor with memory of this machine: pinned, and not initialised, for one of an accelerator.
+  Operand operand(const at::Tensor& tensor);
+  // All operands are on one device. What an accelerator has computed of the inputs is copied first.
   c10::intrusive_ptr<c10d::Work> start(collective::Collective what, c10d::OpType type, const char* title,
-                                       std::chrono::milliseconds timeout, std::vector<at::Tensor> keeps,
-                                       std::vector<at::Tensor> results, std::function<void()> unpack = {});
+                                       std::chrono::milliseconds timeout, std::vector<Operand> inputs,
+                                       std::vector<Operand> outputs);
 
+  void set_group(Group group);
   // Closes the connections.
   void leave();
 
@@ -121,6 +128,7 @@ class Backend final : public c10d::Backend {
   Delegate delegate_;
   Group group_;
   const std::shared_ptr<FinishedWorks> finished_ = std::make_shared<FinishedWorks>();
+  std::uint64_t started_ = 0;  // operations of this group
   bool is_shut_down_ = false;
 };
 

@@ -1,5 +1,9 @@
 #include "motley/bind/work.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <cstring>
+
 namespace motley::bind {
 namespace {
 
@@ -22,6 +26,12 @@ std::exception_ptr explain(const std::exception_ptr& problem, const std::weak_pt
   return make_exception(fmt::format("{}{}: {}", operation, group, cause.message));
 }
 
+std::vector<at::Tensor> tensors(const std::vector<Operand>& operands) {
+  std::vector<at::Tensor> all;
+  for (const Operand& operand : operands) all.push_back(operand.tensor);
+  return all;
+}
+
 }  // namespace
 
 std::exception_ptr make_exception(const std::string& message) {
@@ -29,23 +39,55 @@ std::exception_ptr make_exception(const std::string& message) {
       c10::DistBackendError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, "motley: " + message));
 }
 
-CollectiveWork::CollectiveWork(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> keeps,
-                               std::vector<at::Tensor> results, std::function<void()> unpack)
-    : Work(rank, type, title, keeps),
-      keeps_(std::move(keeps)),
-      results_(std::move(results)),
-      unpack_(std::move(unpack)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+CollectiveWork::CollectiveWork(int rank, c10d::OpType type, const char* title, std::vector<Operand> inputs,
+                               std::vector<Operand> outputs, std::optional<nn::DeviceCopies> copies)
+    : Work(rank, type, title, tensors(inputs)),
+      inputs_(std::move(inputs)),
+      outputs_(std::move(outputs)),
+      results_(tensors(outputs_)),
+      copies_(std::move(copies)),
+      future_(c10::make_intrusive<c10::ivalue::Future>(
+          c10::ListType::create(c10::TensorType::get()),
+          is_on_device() ? std::vector<c10::Device>{results_.front().device()} : std::vector<c10::Device>())) {}
 
 void CollectiveWork::complete(const Status& status, const std::string& group) {
-  if (status) {
-    if (unpack_) unpack_();
-    future_->markCompleted(c10::IValue(results_));
-    return finish();
-  }
-  const std::exception_ptr problem = make_exception(status.error().message + group);
+  const Status done = status ? deliver() : status;
+  if (done) return finish();
+  const std::exception_ptr problem = make_exception(done.error().message + group);
   future_->setError(problem);
   finish(problem);
+}
+
+// The future, too, takes the stream that is the current one for that of its results.
+Status CollectiveWork::deliver() {
+  const auto mark = [this] {
+    if (is_on_device()) {
+      const c10::Device device = results_.front().device();
+      delivered_.emplace(device.type());
+      delivered_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    }
+    future_->markCompleted(c10::IValue(results_));
+  };
+  if (copies_) {
+    std::vector<nn::DeviceCopies::Fill> fills;
+    for (const Operand& output : outputs_) fills.push_back({output.memory, output.tensor});
+    return copies_->fill(fills, mark);
+  }
+  for (const Operand& output : outputs_) {
+    if (output.is_copied()) std::memcpy(output.tensor.data_ptr(), output.memory.data_ptr(), output.tensor.nbytes());
+  }
+  mark();
+  return {};
+}
+
+void CollectiveWork::synchronize() {
+  if (!future_->completed()) {  // isCompleted() takes the lock that wait() calls this with
+    wait();                     // which comes here again
+    return;
+  }
+  if (!delivered_) return;
+  const c10::Device device = results_.front().device();
+  delivered_->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
 
 DelegatedWork::DelegatedWork(c10::intrusive_ptr<c10d::Work> work, const char* operation,

@@ -2,29 +2,41 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/Event.h>
 
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "motley/base/result.h"
 #include "motley/net/session.h"
+#include "motley/nn/gradients/device_copy.h"
 
 namespace motley::bind {
 
 // What becomes a DistBackendError in Python.
 std::exception_ptr make_exception(const std::string& message);
 
+// A tensor of an operation and the memory of this machine through which it goes: its own where it is contiguous in the
+// CPU's memory, else memory for a copy.
+struct Operand {
+  at::Tensor tensor;
+  at::Tensor memory;
+
+  bool is_copied() const { return tensor.data_ptr() != memory.data_ptr(); }
+};
+
 // An operation of the communicator, whose thread completes it.
 class CollectiveWork final : public c10d::Work {
  public:
-  // `keeps` are the tensors that the operation reads and writes, `results` those that the user gets; `unpack` fills
-  // these from those once the operation is over, where they differ.
-  CollectiveWork(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> keeps,
-                 std::vector<at::Tensor> results, std::function<void()> unpack);
+  // `inputs` and `outputs` are kept until it is over. Outputs are then copied from their memory; with `copies`, of the
+  // accelerator that they are all on, by these.
+  CollectiveWork(int rank, c10d::OpType type, const char* title, std::vector<Operand> inputs,
+                 std::vector<Operand> outputs, std::optional<nn::DeviceCopies> copies);
 
   // By the communicator's thread, once. `group` says in an error which ranks' group it is.
   void complete(const Status& status, const std::string& group);
@@ -33,12 +45,19 @@ class CollectiveWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return results_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::uint64_t getSequencenumber() const override { return number_; }
+  // What the current stream is given from now on comes after the results. Waits until the operation is over.
+  void synchronize() override;
 
  private:
-  const std::vector<at::Tensor> keeps_;
+  bool is_on_device() const { return !results_.empty() && !results_.front().is_cpu(); }
+  Status deliver();
+
+  const std::vector<Operand> inputs_;
+  const std::vector<Operand> outputs_;
   const std::vector<at::Tensor> results_;
-  const std::function<void()> unpack_;
+  const std::optional<nn::DeviceCopies> copies_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::optional<c10::Event> delivered_;  // on a device: the results are there, once the operation is over
   std::uint64_t number_ = 0;
 };
 

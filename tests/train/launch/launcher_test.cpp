@@ -67,11 +67,14 @@ TEST_F(LauncherTest, TheErrorThatARankHasAboutItself) {
 TEST_F(LauncherTest, TheErrorThatAWorkerOfAnElasticRunHasAboutItself) {
   constexpr const char* kScript =
       "if [ $MOTLEY_RANK = 1 ]; then kill -KILL $$; fi; "
-      "printf '\\002{{\"code\": 0, \"message\": \"the end\", \"rank\": {}}}\\n'; exit 1";
-  const Status own = launch(fmt::format(kScript, 0), std::nullopt, 1);
+      "printf '\\002{{\"code\": {}, \"message\": \"the end\", \"rank\": {}}}\\n'; exit 1";
+  const Status own = launch(fmt::format(kScript, static_cast<int>(ErrorCode::kInvalidInput), 0), std::nullopt, 1);
   ASSERT_FALSE(own);
   EXPECT_EQ(own.error().message, "rank 0: the end");
-  const Status of_another = launch(fmt::format(kScript, 1), std::nullopt, 1);
+  const Status too_few = launch(fmt::format(kScript, static_cast<int>(ErrorCode::kPeerLost), 0), std::nullopt, 1);
+  ASSERT_FALSE(too_few);
+  EXPECT_THAT(too_few.error().message, HasSubstr("rank 0: the end; there is no checkpoint yet: start again"));
+  const Status of_another = launch(fmt::format(kScript, static_cast<int>(ErrorCode::kInvalidInput), 1), std::nullopt, 1);
   ASSERT_FALSE(of_another);
   EXPECT_THAT(of_another.error().message, HasSubstr("rank 1 (process"));
 }

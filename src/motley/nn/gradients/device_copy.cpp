@@ -86,4 +86,21 @@ Status DeviceCopies::Arriving::wait() {
   });
 }
 
+Result<bool> DeviceCopies::Arriving::has_come() {
+  if (is_here()) return true;
+  return catch_torch(ErrorCode::kInternal, "looking for a copy from the device", [&] { return done->query(); });
+}
+
+Status DeviceCopies::fill(const std::vector<Fill>& fills, const std::function<void()>& then) const {
+  return catch_torch(ErrorCode::kInternal, "copying to " + device_.str(), [&] {
+    const at::NoGradGuard no_grad;
+    const c10::StreamGuard use(*in_);
+    for (const auto& [from, into] : fills) {
+      into.copy_(from.view_as(into), /*non_blocking=*/true);
+      into.record_stream(*in_);  // its memory is not given out again before
+    }
+    then();
+  });
+}
+
 }  // namespace motley::nn

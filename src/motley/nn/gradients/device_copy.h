@@ -5,8 +5,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "motley/base/result.h"
 
@@ -38,12 +40,22 @@ class DeviceCopies {
     std::shared_ptr<c10::Event> done;  // nullptr: they are there
 
     bool is_here() const { return done == nullptr; }
-    Status wait();  // blocks until the device has computed and sent them
+    Status wait();            // blocks until the device has computed and sent them
+    Result<bool> has_come();  // whether wait() would not
   };
 
   // What these contiguous values of the device will be once all that is queued has been computed, copied into `into`
   // (host_memory of the same size), or into new memory without it. On the CPU, without `into`, the tensor itself.
   Result<Arriving> to_host(const at::Tensor& values, std::optional<at::Tensor> into = std::nullopt) const;
+
+  // Values of this machine's memory, and as many of the device to write them into.
+  struct Fill {
+    at::Tensor from;
+    at::Tensor into;
+  };
+  // Copies all of them, at once and not after what is computed, on a stream that is the current one while `then` is
+  // called: what this records or queues there comes after the copies. Where copies overlap only.
+  Status fill(const std::vector<Fill>& fills, const std::function<void()>& then) const;
 
  private:
   DeviceCopies(at::Device device, bool overlaps) : device_(device), overlaps_(overlaps) {}

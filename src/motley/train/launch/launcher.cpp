@@ -249,7 +249,10 @@ Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double
     if (cut_short && (!error || error->code == ErrorCode::kPeerLost || error->code == ErrorCode::kTimeout)) continue;
     all_interrupted = false;
     if (has_own_error(worker)) {
-      return fail(Error{error->code, error->within(worker->name()).message, worker->rank});
+      std::string message = error->within(worker->name()).message;
+      // Too few are left: whoever reads it wants to know how to go on.
+      if (error->code == ErrorCode::kPeerLost) message += "; " + way_on(run);
+      return fail(Error{error->code, std::move(message), worker->rank});
     }
     if (about_another) continue;
     about_another =

@@ -1,0 +1,176 @@
+"""The backend motley with tensors of an accelerator, in groups whose other ranks compute on the CPU: collectives against what
+they mean, training against one process, and how ranks end."""
+import itertools
+import signal
+import sys
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import motley
+from backend import TYPES, values
+from data_parallel import SAMPLES, Data, Net, mean_loss, train_alone, weights, whole_steps
+from ranks import RanksTest, run_scripts
+
+needs_accelerator = unittest.skipUnless(torch.accelerator.is_available(), "there is no accelerator that PyTorch can use")
+
+
+def my_device():
+    """The accelerator for rank 0, the CPU for all others."""
+    return torch.accelerator.current_accelerator() if dist.get_rank() == 0 else torch.device("cpu")
+
+
+def collectives():
+    """The names of those that do not give what they mean."""
+    rank, count, device, wrong = dist.get_rank(), dist.get_world_size(), my_device(), []
+
+    def mine(size, dtype):
+        return values((size,), dtype, rank).to(device)
+
+    def check(name, found, expected):
+        if found.device.type != device.type or not torch.equal(found.cpu(), expected):
+            wrong.append(name)
+
+    for dtype in (*TYPES, torch.int64, torch.bool):
+        for size in (1, 1000, 300_000):
+            name, all_values = f"{dtype} {size}", [values((size,), dtype, other) for other in range(count)]
+            tensor = mine(size, dtype)
+            dist.broadcast(tensor, 0)
+            check(f"broadcast {name}", tensor, all_values[0])
+            tensor = mine(size, dtype)
+            dist.broadcast(tensor, 1)
+            check(f"broadcast from the CPU {name}", tensor, all_values[1])
+            parts = [torch.empty(size, dtype=dtype, device=device) for _ in range(count)]
+            dist.all_gather(parts, mine(size, dtype))
+            check(f"all_gather {name}", torch.cat(parts), torch.cat(all_values))
+            gathered = torch.empty(count * size, dtype=dtype, device=device)
+            dist.all_gather_into_tensor(gathered, mine(size, dtype))
+            check(f"all_gather_into_tensor {name}", gathered, torch.cat(all_values))
+            if dtype == torch.bool:
+                continue
+            tensor = mine(size, dtype)
+            dist.all_reduce(tensor)
+            check(f"all_reduce {name}", tensor, sum(all_values))
+            if dtype not in TYPES:
+                continue
+            part, whole = torch.empty(size, dtype=dtype, device=device), mine(count * size, dtype)
+            dist.reduce_scatter_tensor(part, whole)
+            totals = sum(values((count * size,), dtype, other) for other in range(count))
+            check(f"reduce_scatter_tensor {name}", part, totals[rank * size:][:size])
+            tensor = mine(size, dtype)
+            dist.all_reduce(tensor, dist.ReduceOp.AVG)
+            check(f"average {name}", tensor, sum(all_values) / count)
+    tensor = torch.tensor([float(rank)], device=device)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    check("all_reduce max", tensor, torch.tensor([count - 1.0]))
+    return wrong
+
+
+def overlap_many():
+    """Many under way at once, some of whose tensors are still to be computed and some on the CPU: which gave something else."""
+    rank, count, device, works, wrong = dist.get_rank(), dist.get_world_size(), my_device(), [], []
+    turn = torch.eye(512, device=device)
+    for index in range(100):
+        if index % 3 == 2:  # on the CPU of all ranks
+            tensor = torch.full((index * 100 + 1,), float(rank + index))
+        else:
+            later = torch.full((512, 512), float(rank + index), device=device)
+            for _ in range(5 if device.type != "cpu" else 0):
+                later = later @ turn
+            tensor = later.flatten()[:index * 100 + 1].clone()
+        works.append((index, tensor, dist.all_reduce(tensor, async_op=True)))
+    for index, tensor, work in works:
+        work.wait()
+        doubled = tensor * 2  # on the device's stream, right behind it
+        if not torch.equal(doubled.cpu(), torch.full((index * 100 + 1,), 2.0 * (sum(range(count)) + count * index))):
+            wrong.append(index)
+    return wrong
+
+
+def train(batch_split):
+    """A rank trains on its device: the samples that it used in each step, and its weights."""
+    device = my_device()
+    loader = motley.DataLoader(Data(), 32, batch_split=batch_split)
+    net = Net().to(device)
+    model = motley.weight_gradients(DDP(net, bucket_cap_mb=0.001), loader)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    used = []
+    for _ in range(2):
+        for indices, inputs, targets in loader:
+            used.append(indices.tolist() if loader.samples else [])
+            mean_loss(model, inputs.to(device), targets.to(device)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return {"used": used, "weights": weights(net).cpu()}
+
+
+@needs_accelerator
+class WithCpus(RanksTest):
+    """One rank has an accelerator, two have a CPU."""
+
+    count, backend = 3, "motley"
+
+    def test_collectives(self):
+        self.assertEqual(self.on_ranks(collectives), [[]] * 3)
+
+    def test_many_at_once(self):
+        self.assertEqual(self.on_ranks(overlap_many), [[]] * 3)
+
+    def test_training_gives_what_one_process_gives(self):
+        for batch_split in ([6, 1, 1], "dynamic"):
+            with self.subTest(batch_split=batch_split):
+                found = self.on_ranks(train, batch_split)
+                steps = whole_steps(found)
+                one = train_alone(steps)
+                for rank in found:
+                    self.assertLess((rank["weights"] - one).abs().max() / one.abs().max(), 1e-9)
+                self.assertEqual(sorted(itertools.chain(*steps)), sorted([*range(SAMPLES)] * 2))
+
+
+LOSE_THE_CPU = """
+import os, signal
+import torch, torch.distributed as dist
+import motley
+rank = int(os.environ["RANK"])
+dist.init_process_group("motley", init_method=os.environ["INIT"], rank=rank, world_size=2)
+device = torch.accelerator.current_accelerator() if rank == 0 else "cpu"
+tensor = torch.ones(1000, device=device)
+for turn in range(3):
+    if rank == 1 and turn == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(tensor)
+    print(tensor.sum().item(), flush=True)
+"""
+
+ALONE = """
+import os
+import torch, torch.distributed as dist
+import motley
+dist.init_process_group("motley", init_method=os.environ["INIT"], rank=0, world_size=1)
+tensor = torch.arange(1000.0, device=torch.accelerator.current_accelerator())
+dist.all_reduce(tensor)
+work = dist.all_reduce(tensor, async_op=True)
+work.wait()
+assert tensor.sum().item() == 499500, tensor
+"""
+
+
+@needs_accelerator
+class Ends(unittest.TestCase):
+    def test_a_killed_rank_is_named(self):
+        ends = run_scripts(LOSE_THE_CPU, 2, fresh=True)
+        self.assertEqual(ends[1][0], -signal.SIGKILL)
+        code, text = ends[0]
+        self.assertEqual(code, 1, text)
+        self.assertRegex(text.strip().splitlines()[-1], r"DistBackendError: motley: .*rank 1 ended")
+        self.assertNotIn("terminate called", text)
+
+    def test_a_rank_alone(self):
+        for code, text in run_scripts(ALONE, 1, fresh=True):
+            self.assertEqual(code, 0, text)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
