@@ -59,6 +59,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"oobleck", python_bench("elastic_oobleck.py")},
         {"busy", python_bench("elastic_busy.py")}}},
       {"exchange", {{"all", exchange_bench}}},
+      {"gpu", {{"all", python_bench("gpu.py")}}},
       {"house", {{"all", house_bench}}},
       {"partition", {{"solver", partition_bench}, {"processes", partition_processes}}},
       {"pipeline",

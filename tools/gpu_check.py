@@ -2,17 +2,22 @@
 """The runs of tools/gpu-check, with what it built; prints rows as `motley-bench` does. 1 where one fails or misses."""
 
 import json
+import os
 import pathlib
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FOLDER = pathlib.Path(sys.argv[1])
+FOLDER = pathlib.Path(sys.argv[1]).resolve()
 SETTLED = 10  # first steps of a run, whose times are not counted
 MOST_SECONDS = 300  # of a run
 MOST_DIFFERENCE = 0.01  # of the first losses on the GPU from those on the CPU, relative
+
+PYTHON_TESTS = {"accelerators": ["accelerators"], "pipelines": ["pipelines.Alone.test_on_a_gpu"],
+                "profiles": ["profiling.Profiling.test_a_gpu"]}
 
 rows = []
 failures = []
@@ -21,6 +26,7 @@ failures = []
 def row(case, metric, value, unit, better, target=None, limit=None):
     rows.append({"case": case, "metric": metric, "value": value, "unit": unit, "better": better, "target": target,
                  "limit": limit, "peer": None})
+    print(f"gpu-check: {case}: {metric} {value:.4g} {unit}", flush=True)
 
 
 def missed(entry):
@@ -58,6 +64,36 @@ def unit_tests():
         row(f"CUDA tests of {program}", "passed", len(passed), "", "more", max(1, len(cases)), len(cases))
         if done.returncode != 0 or len(passed) < len(cases):
             failures.append(f"CUDA tests of {program}:\n{done.stdout[-4000:]}")
+
+
+def run_python(*words):
+    environment = {"PYTHONPATH": ":".join(map(str, (FOLDER / "python", ROOT / "tests/python", ROOT / "tests/scenarios"))),
+                   "MOTLEY_BINARY": str(FOLDER / "motley")}
+    try:
+        return subprocess.run([sys.executable, *map(str, words)], env=os.environ | environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=MOST_SECONDS)
+    except subprocess.TimeoutExpired as late:
+        return subprocess.CompletedProcess(late.args, -1, "", f"not done after {MOST_SECONDS} s: {late.stderr}")
+
+
+def python_tests():
+    for name, tests in PYTHON_TESTS.items():
+        done = run_python("-m", "unittest", "-v", *tests)
+        ran = re.search(r"^Ran (\d+) tests?", done.stderr, re.MULTILINE)
+        passed = len(re.findall(r"\.\.\. ok$", done.stderr, re.MULTILINE))
+        row(f"Python tests of {name}", "passed", passed, "", "more", max(1, int(ran[1]) if ran else 0))
+        if done.returncode != 0:
+            failures.append(f"Python tests of {name}:\n{done.stderr[-4000:]}")
+
+
+def python_rows():
+    done = run_python(ROOT / "bench/python/gpu.py", "--quick")
+    if done.returncode != 0:
+        failures.append(f"bench/python/gpu.py:\n{done.stderr[-4000:]}")
+        return
+    for entry in json.loads(done.stdout):
+        rows.append(entry)
+        print(f"gpu-check: {entry['case']}: {entry['metric']} {entry['value']:.4g} {entry['unit']}; {entry['note']}", flush=True)
 
 
 def train(name, job, *flags):
@@ -138,10 +174,31 @@ def data_parallel():
     measure("transformer, 2 workers", job, ("--device", "cuda"), ("--device", "cpu"))
 
 
+def together():
+    """The transformer by the GPU, by CPUs and by both, split by their measured speeds."""
+    job = FOLDER / "parallel.yaml"
+    seconds = {}
+    for name, types in (("gpu", ["cuda"]), ("cpu", ["cpu"]), ("both", ["cuda", "cpu"])):
+        cluster = FOLDER / f"together-{name}.yaml"
+        cluster.write_text("version: 2\ndevice_types: [" + ", ".join(f"{{name: {kind}, kind: {kind}}}" for kind in types) + "]\n"
+                           "workers: [" + ", ".join(f"{{name: on-{kind}, device: {kind}}}" for kind in types) + "]\n")
+        steps = train(f"together-{name}", job, "--cluster", cluster, "--workers", len(types), "--batch-split.mode", "dynamic",
+                      "--global-batch-size", 512, "--threads", max(1, (os.cpu_count() or 2) - 2))
+        if steps:
+            seconds[name] = statistics.median(line["step_seconds"] for line in steps if line["step"] > 2 * SETTLED)
+            row("transformer, GPU and CPUs", f"step, {name}", seconds[name], "s", "less")
+    if len(seconds) == 3:
+        optimum = 1 / (1 / seconds["gpu"] + 1 / seconds["cpu"])
+        row("transformer, GPU and CPUs", "gap to the optimum", seconds["both"] / optimum - 1, "", "less", None, 0)
+
+
 def main():
     unit_tests()
+    python_tests()
     planned()
     data_parallel()
+    together()
+    python_rows()
     table()
     (FOLDER / "rows.json").write_text(json.dumps(rows, indent=2) + "\n")
     for failure in failures:

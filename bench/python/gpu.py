@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import motley
 from overhead import batches, make_resnet18, make_step
-from rows import SCRIPTS, print_rows, read_flags, row, run
+from rows import SCRIPTS, print_rows, read_flags, row, run, say
 from turns import compare
 
 sys.path.insert(0, str(SCRIPTS))
@@ -137,6 +137,7 @@ def main():
         return print_rows([])
 
     def start(part, ranks):
+        say(f"{part}, {ranks} rank{'s' * (ranks > 1)}")
         quick = ["--quick"] if flags.quick else []
         return json.loads(run(["motley", "launch", "--workers", ranks, __file__, "--part", part, *quick]).splitlines()[-1])
 

@@ -61,7 +61,7 @@ def collectives():
             check(f"reduce_scatter_tensor {name}", part, totals[rank * size:][:size])
             tensor = mine(size, dtype)
             dist.all_reduce(tensor, dist.ReduceOp.AVG)
-            check(f"average {name}", tensor, sum(all_values) / count)
+            check(f"average {name}", tensor, sum(all_values) * (1 / count))
     tensor = torch.tensor([float(rank)], device=device)
     dist.all_reduce(tensor, dist.ReduceOp.MAX)
     check("all_reduce max", tensor, torch.tensor([count - 1.0]))

@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "motley/base/units.h"
 #include "motley/report/page/chart.h"
 #include "motley/report/page/html.h"
 #include "motley/scheduling/trace/workload.h"

@@ -74,7 +74,8 @@ TEST_F(LauncherTest, TheErrorThatAWorkerOfAnElasticRunHasAboutItself) {
   const Status too_few = launch(fmt::format(kScript, static_cast<int>(ErrorCode::kPeerLost), 0), std::nullopt, 1);
   ASSERT_FALSE(too_few);
   EXPECT_THAT(too_few.error().message, HasSubstr("rank 0: the end; there is no checkpoint yet: start again"));
-  const Status of_another = launch(fmt::format(kScript, static_cast<int>(ErrorCode::kInvalidInput), 1), std::nullopt, 1);
+  const Status of_another =
+      launch(fmt::format(kScript, static_cast<int>(ErrorCode::kInvalidInput), 1), std::nullopt, 1);
   ASSERT_FALSE(of_another);
   EXPECT_THAT(of_another.error().message, HasSubstr("rank 1 (process"));
 }
