@@ -143,17 +143,28 @@ void ClickDataset::calibrate() {
     std::ranges::transform(scores, probabilities.begin(),
                            [&](double score) { return sigmoid(bias + scale * (score - mean)); });
   };
-  const auto bias_for = [&](double scale) {
-    return bisect(-50, 50, [&](double bias) {
+  // By Newton's method, from the bias for the scale before.
+  double bias = 0;
+  const auto fit_bias = [&](double scale) {
+    double step = 1;
+    for (int i = 0; i < 100 && std::abs(step) > 1e-12; ++i) {
       fill(scale, bias);
-      return std::accumulate(probabilities.begin(), probabilities.end(), 0.0) / count > kClickRate;
-    });
+      double clicks = 0;
+      double slope = 0;
+      for (const double probability : probabilities) {
+        clicks += probability;
+        slope += probability * (1 - probability);
+      }
+      step = std::clamp((kClickRate * count - clicks) / slope, -1.0, 1.0);
+      bias += step;
+    }
   };
   scale_ = bisect(0, 50, [&](double scale) {
-    fill(scale, bias_for(scale));
+    fit_bias(scale);
     return best_auc(probabilities) > kBestAuc;
   });
-  bias_ = bias_for(scale_) - scale_ * mean;
+  fit_bias(scale_);
+  bias_ = bias - scale_ * mean;
 }
 
 ClickDataset::Sample ClickDataset::draw(std::uint64_t stream, std::uint64_t number) const {
