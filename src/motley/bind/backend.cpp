@@ -199,8 +199,7 @@ c10::intrusive_ptr<c10d::Work> Backend::delegated(c10::intrusive_ptr<c10d::Work>
 
 Operand Backend::operand(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return {tensor, tensor};
-  const nn::DeviceCopies copies = value_or_throw(group_.devices->copies(tensor.device()));
-  return {tensor, value_or_throw(copies.host_memory(tensor.sizes(), tensor.scalar_type()))};
+  return {tensor, value_or_throw(group_.devices->memory(tensor))};
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::start(Collective what, c10d::OpType type, const char* title,
@@ -315,7 +314,8 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather(std::vector<std::vector<at::Te
   if (group_.communicator && inputs.size() == 1 && outputs.size() == 1 && are_like(outputs[0], inputs[0]) &&
       static_cast<int>(outputs[0].size()) == getSize()) {
     const Operand input = operand(inputs[0]);
-    const at::Tensor flat = at::empty({getSize(), inputs[0].numel()}, input.memory.options());
+    const at::Tensor flat = at::empty({getSize(), inputs[0].numel()},
+                                     input.memory.options().pinned_memory(!inputs[0].is_cpu()));
     std::vector<Operand> results;
     for (int rank = 0; rank < getSize(); ++rank) results.push_back({outputs[0][rank], flat[rank]});
     return start({.kind = CollectiveKind::kAllGather, .input = bytes(input), .output = bytes({flat, flat})},

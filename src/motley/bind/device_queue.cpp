@@ -8,6 +8,8 @@ namespace motley::bind {
 
 // A look at the device takes a microsecond; to be woken by it would keep a core busy.
 constexpr auto kGlance = std::chrono::microseconds(50);
+// Below this, a copy within the machine's memory takes less time than it is worth.
+constexpr std::size_t kSharedBytes = 64 << 10;
 
 DeviceQueue::~DeviceQueue() {
   {
@@ -23,6 +25,21 @@ Result<nn::DeviceCopies> DeviceQueue::copies(at::Device device) {
   if (const auto found = copies_.find(device); found != copies_.end()) return found->second;
   MOTLEY_ASSIGN(const nn::DeviceCopies made, nn::DeviceCopies::create(device));
   return copies_.emplace(device, made).first->second;
+}
+
+Result<at::Tensor> DeviceQueue::memory(const at::Tensor& tensor) {
+  MOTLEY_ASSIGN(const nn::DeviceCopies copies, this->copies(tensor.device()));
+  if (communicator_.allocates() && tensor.is_cuda() && tensor.nbytes() >= kSharedBytes) {
+    std::shared_ptr<PinnedBlocks> blocks;
+    {
+      const std::lock_guard lock(mutex_);
+      std::shared_ptr<PinnedBlocks>& found = blocks_[tensor.device()];
+      if (!found) found = std::make_shared<PinnedBlocks>(copies);
+      blocks = found;
+    }
+    if (auto shared = PinnedBlocks::take(blocks, communicator_, tensor)) return shared;
+  }
+  return copies.host_memory(tensor.sizes(), tensor.scalar_type());
 }
 
 void DeviceQueue::start(collective::Collective what, std::vector<nn::DeviceCopies::Arriving> inputs) {

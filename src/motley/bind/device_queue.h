@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "motley/bind/pinned_blocks.h"
 #include "motley/collective/communicator.h"
 #include "motley/nn/gradients/device_copy.h"
 
@@ -26,6 +27,9 @@ class DeviceQueue {
 
   // Copies from and to a device that is not the CPU. Any thread.
   Result<nn::DeviceCopies> copies(at::Device device);
+  // Memory of this machine for a contiguous tensor of such a device, not initialised: pinned, and where the communicator
+  // has memory from which and into which it copies nothing, there. Any thread; so is the one that lets it go.
+  Result<at::Tensor> memory(const at::Tensor& tensor);
 
   // Starts an operation once its inputs are there: at once where there are none and nothing is waited for. Inputs that
   // do not come in its time, or not at all, end the communicator with an error that says so. Never blocks. Any thread,
@@ -45,6 +49,7 @@ class DeviceQueue {
   std::mutex mutex_;  // guards all below
   std::condition_variable wake_;
   std::unordered_map<at::Device, nn::DeviceCopies> copies_;
+  std::unordered_map<at::Device, std::shared_ptr<PinnedBlocks>> blocks_;
   std::deque<Waiting> queue_;  // the oldest stays until it has started
   bool ending_ = false;
   std::thread thread_;  // from the first operation that waits

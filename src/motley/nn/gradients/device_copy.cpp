@@ -103,4 +103,12 @@ Status DeviceCopies::fill(const std::vector<Fill>& fills, const std::function<vo
   });
 }
 
+Result<std::shared_ptr<c10::Event>> DeviceCopies::filled() const {
+  return catch_torch(ErrorCode::kInternal, "following copies to " + device_.str(), [&] {
+    auto event = std::make_shared<c10::Event>(device_.type());
+    event->record(*in_);
+    return event;
+  });
+}
+
 }  // namespace motley::nn

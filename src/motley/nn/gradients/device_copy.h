@@ -56,6 +56,8 @@ class DeviceCopies {
   // Copies all of them, at once and not after what is computed, on a stream that is the current one while `then` is
   // called: what this records or queues there comes after the copies. Where copies overlap only.
   Status fill(const std::vector<Fill>& fills, const std::function<void()>& then) const;
+  // What has been read once all that fill() was given so far is copied.
+  Result<std::shared_ptr<c10::Event>> filled() const;
 
  private:
   DeviceCopies(at::Device device, bool overlaps) : device_(device), overlaps_(overlaps) {}

@@ -1,0 +1,45 @@
+// Blocks of a communicator's memory that a CUDA device copies from and to by itself: pinned once each, and used again
+// and again, as pinning takes longer than an operation.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "motley/collective/communicator.h"
+#include "motley/nn/gradients/device_copy.h"
+
+namespace motley::bind {
+
+class PinnedBlocks {
+ public:
+  explicit PinnedBlocks(nn::DeviceCopies copies) : copies_(std::move(copies)) {}
+  ~PinnedBlocks();
+  PinnedBlocks(const PinnedBlocks&) = delete;
+  PinnedBlocks& operator=(const PinnedBlocks&) = delete;
+
+  // A tensor on the CPU of that one's size and type, in a block of its own, which comes back with its last reference and
+  // is given out again once copies into the device, which fill() was given before that, have read it. kUnavailable
+  // where the block cannot be pinned. Any thread.
+  static Result<at::Tensor> take(const std::shared_ptr<PinnedBlocks>& blocks, collective::Communicator& communicator,
+                                 const at::Tensor& tensor);
+
+ private:
+  struct Block {
+    std::shared_ptr<std::byte> memory;
+    std::shared_ptr<c10::Event> read;  // by the device; nullptr: never given out
+  };
+
+  Result<Block> take(collective::Communicator& communicator, std::size_t bytes);
+  void give_back(Block block, std::size_t bytes);
+
+  const nn::DeviceCopies copies_;
+  std::mutex mutex_;                        // guards all below
+  std::multimap<std::size_t, Block> free_;  // by bytes
+  bool is_refused_ = false;                 // pinning was
+};
+
+}  // namespace motley::bind
