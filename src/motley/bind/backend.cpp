@@ -314,8 +314,8 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather(std::vector<std::vector<at::Te
   if (group_.communicator && inputs.size() == 1 && outputs.size() == 1 && are_like(outputs[0], inputs[0]) &&
       static_cast<int>(outputs[0].size()) == getSize()) {
     const Operand input = operand(inputs[0]);
-    const at::Tensor flat = at::empty({getSize(), inputs[0].numel()},
-                                     input.memory.options().pinned_memory(!inputs[0].is_cpu()));
+    const at::Tensor flat =
+        at::empty({getSize(), inputs[0].numel()}, input.memory.options().pinned_memory(!inputs[0].is_cpu()));
     std::vector<Operand> results;
     for (int rank = 0; rank < getSize(); ++rank) results.push_back({outputs[0][rank], flat[rank]});
     return start({.kind = CollectiveKind::kAllGather, .input = bytes(input), .output = bytes({flat, flat})},

@@ -27,8 +27,9 @@ class DeviceQueue {
 
   // Copies from and to a device that is not the CPU. Any thread.
   Result<nn::DeviceCopies> copies(at::Device device);
-  // Memory of this machine for a contiguous tensor of such a device, not initialised: pinned, and where the communicator
-  // has memory from which and into which it copies nothing, there. Any thread; so is the one that lets it go.
+  // Memory of this machine for a contiguous tensor of such a device, not initialised: pinned, and where the
+  // communicator has memory from which and into which it copies nothing, there. Any thread; so is the one that lets it
+  // go.
   Result<at::Tensor> memory(const at::Tensor& tensor);
 
   // Starts an operation once its inputs are there: at once where there are none and nothing is waited for. Inputs that

@@ -21,8 +21,8 @@ class PinnedBlocks {
   PinnedBlocks(const PinnedBlocks&) = delete;
   PinnedBlocks& operator=(const PinnedBlocks&) = delete;
 
-  // A tensor on the CPU of that one's size and type, in a block of its own, which comes back with its last reference and
-  // is given out again once copies into the device, which fill() was given before that, have read it. kUnavailable
+  // A tensor on the CPU of that one's size and type, in a block of its own, which comes back with its last reference
+  // and is given out again once copies into the device, which fill() was given before that, have read it. kUnavailable
   // where the block cannot be pinned. Any thread.
   static Result<at::Tensor> take(const std::shared_ptr<PinnedBlocks>& blocks, collective::Communicator& communicator,
                                  const at::Tensor& tensor);
