@@ -122,8 +122,8 @@ def measure_mixed(start, device):
     """The small net of the examples, on the accelerator, on the CPUs, and on both."""
     (on_device, _), (on_cpu, _), (both, split) = (start(part, ranks) for part, ranks in ((device, 1), ("cpu", 1), (f"{device},cpu", 2)))
     optimum = 1 / (1 / on_device + 1 / on_cpu)
-    note = (f"measured; {IMAGES} images a step, {1e3 * on_device:.2f} ms on the accelerator alone, {1e3 * on_cpu:.1f} ms on the CPUs alone, "
-            f"{1e3 * both:.2f} ms on both, split {split}")
+    note = (f"measured; {IMAGES} images a step, {1e3 * on_device:.2f} ms on the accelerator alone, {1e3 * on_cpu:.1f} ms on the CPUs "
+            f"alone, {1e3 * both:.2f} ms on both, split {split}")
     return [row("mixed-cpu-gpu", "gap_to_optimum", both / optimum - 1, "share", "less", None, 0.0, note),
             row("mixed-cpu-gpu", "step_speedup_over_accelerator", on_device / both, "ratio", "more", None, on_device / optimum, note)]
 
