@@ -47,7 +47,8 @@ def measure(method, groups, **kinds):
         say(f"elastic: {method}: {1e3 * means['elastic']:.2f} ms a step, not elastic {1e3 * means['plain']:.2f} ms")
     mean = statistics.fmean(ratios)
     error = CONFIDENCE[groups] * statistics.stdev(ratios) / math.sqrt(groups)
-    note = f"mean {math.exp(mean):.4f}, 95 % interval of {groups} groups of four runs {math.exp(mean - error):.4f} to {math.exp(mean + error):.4f}"
+    note = (f"mean {math.exp(mean):.4f}, 95 % interval of {groups} groups of four runs "
+            f"{math.exp(mean - error):.4f} to {math.exp(mean + error):.4f}")
     return math.exp(mean + error), note, statistics.median(plain)
 
 
