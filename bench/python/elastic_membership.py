@@ -1,6 +1,7 @@
 """What it costs to be ready for losses that do not come: the demo's network on two workers as they are, with --elastic and without it, in
 short runs and groups of four, plain, elastic, elastic, plain or the other way round, in which a machine that becomes slower or faster
-cancels out. With two servers, which keep each other's state, the limit is the step without it and the time that the copies take on the wire.
+cancels out. With two servers, which keep each other's state, the limit is the step without it and the time that the copies take on the
+wire.
 
     elastic_membership.py [--quick]
 """
