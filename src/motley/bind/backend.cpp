@@ -112,7 +112,7 @@ Backend::~Backend() {
 
 void Backend::set_group(Group group) {
   group_ = std::move(group);
-  if (group_.communicator) group_.devices = std::make_unique<DeviceQueue>(*group_.communicator);
+  if (group_.communicator) group_.devices = std::make_unique<DeviceQueue>(*group_.communicator, getRank());
   started_ = 0;
 }
 
@@ -270,6 +270,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce(std::vector<at::Tensor>& tenso
                                                   const c10d::AllreduceOptions& options) {
   const auto reduction = find_reduction(options.reduceOp);
   if (reduction && getSize() == 1 && tensors.size() == 1 && is_plain(tensors[0])) {
+    TORCH_CHECK(!is_shut_down_, "motley: all_reduce: the process group was shut down");
     if (const auto factor = find_factor(options.reduceOp)) tensors[0].mul_(*factor);
     const std::vector<Operand> values = {{tensors[0], tensors[0]}};
     auto work = c10::make_intrusive<CollectiveWork>(getRank(), c10d::OpType::ALLREDUCE, "motley:all_reduce", values,

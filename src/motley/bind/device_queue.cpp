@@ -62,7 +62,9 @@ void DeviceQueue::run() {
     if (queue_.empty()) return;
     Waiting& oldest = queue_.front();
     lock.unlock();
-    if (const Status come = wait(oldest); !come) communicator_.abort(come.error());
+    if (const Status come = wait(oldest); !come) {
+      communicator_.abort({come.error().code, fmt::format("rank {}: {}", rank_, come.error().message), rank_});
+    }
     communicator_.start(std::move(oldest.what));
     oldest.inputs.clear();
     lock.lock();
@@ -77,7 +79,7 @@ Status DeviceQueue::wait(Waiting& waiting) const {
       MOTLEY_ASSIGN(const bool has_come, input.has_come());
       if (has_come || !communicator_.health()) break;
       if (deadline.passed()) {
-        return fail(ErrorCode::kTimeout, "{}: this rank's device has not computed its values after {:.3g} s",
+        return fail(ErrorCode::kTimeout, "{}: the device has not computed its values after {:.3g} s",
                     to_string(waiting.what.kind), waiting.what.seconds);
       }
       std::this_thread::sleep_for(kGlance);

@@ -19,7 +19,7 @@ namespace motley::bind {
 class DeviceQueue {
  public:
   // The communicator must outlive it.
-  explicit DeviceQueue(collective::Communicator& communicator) : communicator_(communicator) {}
+  DeviceQueue(collective::Communicator& communicator, int rank) : communicator_(communicator), rank_(rank) {}
   // Once all that was asked for has started.
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
@@ -47,6 +47,7 @@ class DeviceQueue {
   Status wait(Waiting& waiting) const;
 
   collective::Communicator& communicator_;
+  const int rank_;
   std::mutex mutex_;  // guards all below
   std::condition_variable wake_;
   std::unordered_map<at::Device, nn::DeviceCopies> copies_;
