@@ -4,6 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "motley/base/guard.h"
 
 namespace motley::net {
@@ -12,8 +14,15 @@ ElasticMembers::ElasticMembers(Membership membership, std::vector<int> present, 
     : membership_(std::move(membership)),
       roster_(membership_.rank, {membership_.epoch, present}, Roster::Options{.give_up_seconds = give_up_seconds}),
       present_(std::move(present)),
-      processes_(membership_.members.size()) {
+      entered_(membership_.epoch),
+      processes_(membership_.members.size()),
+      ended_in_(membership_.members.size(), kNever) {
   for (const int rank : present_) arrive(rank, membership_.members[static_cast<std::size_t>(rank)]);
+}
+
+std::vector<int> ElasticMembers::enter(const Epoch& epoch) {
+  entered_ = epoch.number;
+  return std::exchange(present_, epoch.members);
 }
 
 Membership ElasticMembers::membership() const {
@@ -24,6 +33,8 @@ Membership ElasticMembers::membership() const {
 
 void ElasticMembers::arrive(int rank, Member member) {
   const std::string& here = membership_.members[static_cast<std::size_t>(membership_.rank)].host_id;
+  processes_[static_cast<std::size_t>(rank)].close();
+  ended_in_[static_cast<std::size_t>(rank)] = kNever;
   if (member.process > 0 && member.process != ::getpid() && member.host_id == here) {
     // Refers to the process that has the number now, whoever has it later; invalid where the system has no such thing.
     processes_[static_cast<std::size_t>(rank)] =
@@ -38,11 +49,6 @@ void ElasticMembers::kill(int rank) const {
     ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
 }
 
-void ElasticMembers::forget(int rank) {
-  roster_.forget(rank);
-  processes_[static_cast<std::size_t>(rank)].close();
-}
-
 void ElasticMembers::add_to(WaitSet& waits) const {
   waits.end_at(roster_.next());
   for (const Descriptor& process : processes_) {
@@ -55,6 +61,7 @@ std::vector<int> ElasticMembers::take_ended(const WaitSet& waits) {
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     if (!processes_[rank].valid() || (waits.events(processes_[rank].get()) & POLLIN) == 0) continue;
     processes_[rank].close();
+    ended_in_[rank] = entered_;
     ended.push_back(static_cast<int>(rank));
   }
   return ended;

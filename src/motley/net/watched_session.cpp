@@ -515,6 +515,9 @@ void WatchedSession::install(const Epoch& epoch) {
   health_.install(epoch, newcomers);
   for (const int rank : missing) {
     if (!members_->roster().is_lost(rank)) lose(rank, "has gone as soon as it was a member");
+    if (is_in(before, membership_.rank) && members_->has_ended(rank)) {
+      apply(members_->roster().bury(rank, monotonic_seconds()));
+    }
   }
 }
 
