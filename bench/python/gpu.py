@@ -133,7 +133,7 @@ def main():
     if flags.part:
         return be_rank(flags.part, flags.quick)
     if not torch.accelerator.is_available():
-        print("skipped: PyTorch sees no accelerator", file=sys.stderr)
+        say("skipped: PyTorch sees no accelerator")
         return print_rows([])
 
     def start(part, ranks):

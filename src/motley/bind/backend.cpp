@@ -88,12 +88,6 @@ std::span<std::byte> bytes(const Operand& operand) {
   return {static_cast<std::byte*>(operand.memory.data_ptr()), operand.memory.nbytes()};
 }
 
-template <class Value>
-Value value_or_throw(Result<Value> value) {
-  if (!value) std::rethrow_exception(make_exception(value.error().message));
-  return std::move(*value);
-}
-
 }  // namespace
 
 Backend::Backend(int rank, int size, std::chrono::milliseconds timeout, Group group, Delegate delegate)

@@ -56,12 +56,6 @@ Result<Backend::Group> join(int rank, double seconds, const Rendezvous& rendezvo
   return group;
 }
 
-Backend::Group join_or_throw(int rank, double seconds, const Rendezvous& rendezvous, const std::vector<int>& ranks) {
-  auto group = join(rank, seconds, rendezvous, ranks);
-  if (!group) std::rethrow_exception(make_exception(group.error().message));
-  return std::move(*group);
-}
-
 }  // namespace
 
 void add_backend(py::module_& module) {
@@ -81,7 +75,7 @@ void add_backend(py::module_& module) {
                        const std::optional<Rendezvous>& rendezvous, c10::intrusive_ptr<c10d::Backend> gloo,
                        std::string why_no_gloo) {
              const double seconds = std::chrono::duration<double>(timeout).count();
-             auto group = rendezvous ? join_or_throw(rank, seconds, *rendezvous, ranks) : Backend::Group();
+             auto group = rendezvous ? value_or_throw(join(rank, seconds, *rendezvous, ranks)) : Backend::Group();
              return c10::make_intrusive<Backend>(rank, static_cast<int>(ranks.size()), timeout, std::move(group),
                                                  Backend::Delegate{std::move(gloo), std::move(why_no_gloo)});
            }),
@@ -93,7 +87,7 @@ void add_backend(py::module_& module) {
           "renew",
           [](Backend& backend, const std::vector<int>& ranks, double seconds, const Rendezvous& rendezvous,
              c10::intrusive_ptr<c10d::Backend> gloo, std::string why_no_gloo) {
-            backend.renew([&] { return join_or_throw(backend.getRank(), seconds, rendezvous, ranks); },
+            backend.renew([&] { return value_or_throw(join(backend.getRank(), seconds, rendezvous, ranks)); },
                           {std::move(gloo), std::move(why_no_gloo)});
           },
           py::arg("ranks"), py::arg("seconds"), py::arg("rendezvous"), py::arg("gloo"), py::arg("why_no_gloo"),

@@ -20,9 +20,14 @@ namespace motley::bind {
 
 // What becomes a DistBackendError in Python.
 std::exception_ptr make_exception(const std::string& message);
+// The value, or the error as that.
+template <class Value>
+Value value_or_throw(Result<Value> value) {
+  if (!value) std::rethrow_exception(make_exception(value.error().message));
+  return std::move(*value);
+}
 
-// A tensor of an operation and the memory of this machine through which it goes: its own where it is contiguous in the
-// CPU's memory, else memory for a copy.
+// A tensor of an operation and the memory of this machine through which it goes: its own, or memory for a copy.
 struct Operand {
   at::Tensor tensor;
   at::Tensor memory;
