@@ -3,9 +3,9 @@
 //
 // The reduced gradient of a bucket is sum_i(w_i g_i) / sum_i(w_i), where g_i is worker i's mean gradient and w_i >= 0
 // its weight, the number of its samples (house rule 1). Gradients live in memory that the reducer owns: buffer(b) is
-// where the worker writes g_i and where the result stands afterwards, so that nothing is copied between processes that
-// share memory. One thread calls prepare/start/wait; a reducer may have a thread of its own to make progress while the
-// worker computes.
+// where the worker writes g_i and where the result stands afterwards, unless the layout says otherwise, so that nothing
+// is copied between processes that share memory. One thread calls prepare/start/wait; a reducer may have a thread of
+// its own to make progress while the worker computes.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +33,10 @@ constexpr std::size_t byte_size(DataType type) {
 struct Layout {
   DataType type = DataType::kFloat32;
   std::vector<std::size_t> bucket_elements;
+  // Where this rank's gradients are to stand, at value_offsets(), and to stay as they are: results then come to memory
+  // of the reducer's own. On all ranks or on none. Null: gradients and results stand in the reducer's. Not for one rank
+  // alone, nor with a parameter server: there it is as if it were null.
+  std::shared_ptr<net::Region> gradients = nullptr;
 };
 
 // Where each bucket's values begin in a memory of all, in bytes and 64-byte aligned; one more entry for the end.
@@ -68,7 +72,7 @@ class GradientReducer {
   // The bucket's memory, 64-byte aligned, bucket_elements[bucket] values. Between start and the return of wait it
   // belongs to the reducer.
   virtual std::span<std::byte> buffer(int bucket) = 0;
-  // Where wait() leaves the reduced gradient: there, or in memory of its own (KeptGradients).
+  // Where wait() leaves the reduced gradient: there, or beside it (Layout::gradients).
   virtual std::span<std::byte> result(int bucket) { return buffer(bucket); }
 
   // Announces that this rank's gradient of `bucket` for `step` stands in its buffer. Never blocks. All ranks start the

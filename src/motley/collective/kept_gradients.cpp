@@ -9,17 +9,18 @@ namespace motley::collective {
 Status KeptGradients::prepare(const Layout& layout, const Deadline& deadline) {
   layout_ = layout;
   offsets_ = value_offsets(layout.bucket_elements, byte_size(layout.type));
-  MOTLEY_ASSIGN(gradients_, Pages::allocate(std::max<std::size_t>(offsets_.back(), 64), "gradients"));
-  return reducer_->prepare(layout, deadline);
+  MOTLEY_ASSIGN(layout_.gradients, net::Region::create(std::max<std::size_t>(offsets_.back(), 64)));
+  return reducer_->prepare(layout_, deadline);
 }
 
 std::span<std::byte> KeptGradients::buffer(int bucket) {
   const auto index = static_cast<std::size_t>(bucket);
-  return {gradients_.data() + offsets_[index], layout_.bucket_elements[index] * byte_size(layout_.type)};
+  return {layout_.gradients->data() + offsets_[index], layout_.bucket_elements[index] * byte_size(layout_.type)};
 }
 
 Status KeptGradients::start(std::uint64_t step, int bucket, double weight) {
-  std::ranges::copy(buffer(bucket), reducer_->buffer(bucket).begin());
+  const std::span<std::byte> from = buffer(bucket), to = reducer_->buffer(bucket);
+  if (from.data() != to.data()) std::ranges::copy(from, to.begin());
   const Status started = reducer_->start(step, bucket, weight);
   const bool is_loss =
       !started && (started.error().code == ErrorCode::kPeerLost || started.error().code == ErrorCode::kServerLost);

@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "motley/base/os/memory.h"
 #include "motley/collective/gradient_reducer.h"
 
 namespace motley::collective {
@@ -17,7 +16,8 @@ class KeptGradients final : public GradientReducer {
   Status prepare(const Layout& layout, const Deadline& deadline) override;
   std::span<std::byte> buffer(int bucket) override;
   std::span<std::byte> result(int bucket) override { return reducer_->result(bucket); }
-  // Copies the gradient; an error that other ranks or servers are the cause of is wait()'s.
+  // Copies the gradient where the reducer works in place; an error that other ranks or servers are the cause of is
+  // wait()'s.
   Status start(std::uint64_t step, int bucket, double weight) override;
   Result<Outcome> wait(int bucket, const Deadline& deadline) override;
   void abort(const Error& error) override { reducer_->abort(error); }
@@ -29,9 +29,8 @@ class KeptGradients final : public GradientReducer {
 
  private:
   std::unique_ptr<GradientReducer> reducer_;
-  Layout layout_;
+  Layout layout_;  // with the memory of the gradients
   std::vector<std::size_t> offsets_;
-  Pages gradients_;
   Status start_;
   std::uint64_t sent_before_ = 0;  // bytes, by those that were replaced
 };
