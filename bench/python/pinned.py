@@ -8,28 +8,25 @@ import runpy
 import subprocess
 import sys
 
-from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, read_flags, row, run, say
+from rows import compare_scripts, median_ratio, print_rows, read_flags, row, say_like
 
-BATCH = 512  # of both ranks: of smaller ones the optimizer and the synchronisation, which no split changes, are a larger part
+BATCH, CHANNELS = 512, 48  # of both ranks: steps must be long against the system's time slices and what no split changes
 
 
 def measure(quick):
     processors = sorted(os.sched_getaffinity(0))[:2]
     if len(processors) < 2:
         raise SystemExit("two processors are needed")
-    pairs = []
     busy = subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{processors[1]}])\nwhile True: pass"])
     try:
-        for _ in range(1 if quick else 5):
-            plain, mixed = (last_step_ms(run(["motley", "launch", "--workers", 2, __file__, SCRIPTS / script, "--steps", 100,
-                                              "--global-batch-size", BATCH])) for script in ("plain.py", "mixed.py"))
-            say(f"python: a busy loop on one of two processors: {plain:.1f} ms a step, with three lines {mixed:.1f} ms")
-            pairs.append((plain, mixed))
+        times = compare_scripts(["motley", "launch", "--workers", 2, __file__], ["--global-batch-size", BATCH, "--channels", CHANNELS], 80,
+                                1 if quick else 5, "a busy loop on one of two processors")
     finally:
         busy.kill()
         busy.wait()
-    print_rows([row("ddp-pinned", "step_speedup_over_ddp", ratio_of_medians(pairs), "x", "more", 1.4, 1.5,
-                    f"measured; a busy loop holds half of one of two processors; batches of {BATCH}")])
+    print_rows([row("ddp-pinned", "step_speedup_over_ddp", median_ratio(times), "x", "more", 1.4, 1.5,
+                    f"measured; a busy loop holds half of one of two processors; batches of {BATCH}, CNN of {CHANNELS} channels; "
+                    f"{say_like(times)}")])
 
 
 def be_rank(words):

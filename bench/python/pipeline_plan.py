@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 import motley
-from rows import SCRIPTS, last_step_ms, print_rows, ratio_of_medians, read_flags, row, run, say
+from rows import SCRIPTS, last_step_ms, median_ratio, print_rows, read_flags, row, run, say
 
 sys.path.insert(0, str(SCRIPTS))
 from fashion_mnist import Images
@@ -90,7 +90,7 @@ def measure(quick):
             ours = last_step_ms(run(["motley", "launch", "--workers", 2, __file__, "--rank", plan, steps]))
             say(f"python: a pipeline of two stages: the program {program:.1f} ms a step, motley.pipeline {ours:.1f} ms")
             pairs.append((program, ours))
-    print_rows([row("pipeline-plan", "ratio_to_program", ratio_of_medians(pairs), "ratio", "more", 0.9, None,
+    print_rows([row("pipeline-plan", "ratio_to_program", median_ratio(pairs), "ratio", "more", 0.9, None,
                     f"measured; samples per second over the program's; cnn on Fashion-MNIST, two stages, batches of {BATCH} in four "
                     "micro-batches, one thread each")])
 

@@ -25,7 +25,7 @@ class Images(torch.utils.data.Dataset):
         return self.images[index].float() / 255, self.labels[index]
 
 
-def make_net():
+def make_net(channels=16):
     nn = torch.nn
-    return nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
-                         nn.Flatten(), nn.Linear(800, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(nn.Conv2d(1, channels, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(channels, 2 * channels, 3), nn.ReLU(),
+                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(50 * channels, 64), nn.ReLU(), nn.Linear(64, 10))

@@ -14,11 +14,11 @@ import motley
 from fashion_mnist import Images, make_net
 
 
-def train(epochs, steps, batch, run_directory):
+def train(epochs, steps, batch, channels, run_directory):
     torch.manual_seed(0)
     data = Images("train")
     loader = motley.DataLoader(data, global_batch_size=batch, run_directory=run_directory)
-    model = motley.weight_gradients(DDP(make_net()), loader)
+    model = motley.weight_gradients(DDP(make_net(channels)), loader)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     step, times, last = 0, [], time.perf_counter()
@@ -44,8 +44,9 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--steps", type=int, help="end after so many steps")
     parser.add_argument("--global-batch-size", type=int, default=256)
+    parser.add_argument("--channels", type=int, default=16, help="of the first convolution; the second has twice as many")
     parser.add_argument("--run-directory", help="a new folder for what each step took, and its page")
     options = parser.parse_args()
     dist.init_process_group("gloo")
-    train(options.epochs, options.steps, options.global_batch_size, options.run_directory)
+    train(options.epochs, options.steps, options.global_batch_size, options.channels, options.run_directory)
     dist.destroy_process_group()  # with the model gone: PyTorch can wait forever for a group whose last user is a model

@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, DistributedSampler
 from fashion_mnist import Images, make_net
 
 
-def train(epochs, steps, batch):
+def train(epochs, steps, batch, channels):
     torch.manual_seed(0)
     data = Images("train")
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size=batch // dist.get_world_size(), sampler=sampler)
-    model = DDP(make_net())
+    model = DDP(make_net(channels))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     step, times, last = 0, [], time.perf_counter()
@@ -45,7 +45,8 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--steps", type=int, help="end after so many steps")
     parser.add_argument("--global-batch-size", type=int, default=256)
+    parser.add_argument("--channels", type=int, default=16, help="of the first convolution; the second has twice as many")
     options = parser.parse_args()
     dist.init_process_group("gloo")
-    train(options.epochs, options.steps, options.global_batch_size)
+    train(options.epochs, options.steps, options.global_batch_size, options.channels)
     dist.destroy_process_group()  # with the model gone: PyTorch can wait forever for a group whose last user is a model

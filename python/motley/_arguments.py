@@ -50,7 +50,7 @@ def read_duration(name: str, text: str) -> float:
 def read_mean(name: str, value: Any) -> float:
     """One value, in a tensor or not."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return float(value)
+        return float(value.detach())
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
         raise ValueError(f"{name} is {found}; a number, or a tensor of one value, is accepted")

@@ -448,12 +448,16 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _measure(self, asked: float) -> list[float] | None:
         """Of the step that ended: this rank's samples, its seconds without waiting for others, the rest of the step, the seconds of
-        loading, and the sum of losses."""
+        loading, and the sum of losses. What a rank does once it has the reduced gradients, such as the optimizer's step, takes a slow
+        rank longer too, and nobody waits for it before the gradients of the next step are summed: it counts among its seconds."""
         if not self._measures:
             return None
         finished = max((weight.finished for weight in self._weights), default=0.0)
         finished = finished if finished > self._began else asked
         seconds = finished - self._began
+        reduced = max((weight.reduced for weight in self._weights), default=0.0)
+        if reduced > finished:
+            seconds += asked - reduced
         for weight in self._weights:
             seconds = max(seconds, weight.device_seconds())
         losses = 0.0 if not self.samples else self._losses
@@ -481,6 +485,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Agrees with the other ranks, once: whether all are given the same, how far they draw ahead, and what they can hold."""
         if self._ranks is None:
             ranks = Ranks(self._group)
+            if ranks.count > 1:  # else a split of another size takes longer than its samples, as the system zeroes memory for it
+                _motley.keep_freed_memory()
             self._agree(ranks, list(range(ranks.count)), ranks.count)
         return self._ranks
 

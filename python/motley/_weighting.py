@@ -135,6 +135,11 @@ class _Weight:
         """When the gradients of the last backward were complete on this rank, by the monotonic clock; 0 where none were."""
         raise NotImplementedError
 
+    @property
+    def reduced(self) -> float:
+        """When this rank had the sum of all ranks' gradients, by the monotonic clock; 0 where that is not known."""
+        return 0.0
+
     def device_seconds(self) -> float:
         """Seconds of the step on the GPU until then; -1 on a CPU."""
         return -1.0
@@ -223,6 +228,10 @@ class _HookWeight(_Weight):
     @property
     def finished(self) -> float:
         return self.shared.finished
+
+    @property
+    def reduced(self) -> float:
+        return self.shared.reduced
 
     def device_seconds(self) -> float:
         return self.shared.device_seconds()

@@ -11,7 +11,7 @@ import unittest
 from ranks import run_scripts, wait_until
 
 SCRIPT = """
-import os, resource, sys, torch, torch.distributed as dist, motley
+import os, resource, sys, time, torch, torch.distributed as dist, motley
 from torch.nn.parallel import DistributedDataParallel as DDP
 folder, steps, first, last_words = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 dist.init_process_group("gloo", init_method=os.environ.get("INIT", "env://"), rank=int(os.environ["RANK"]), world_size=2)
@@ -29,7 +29,8 @@ while number < first + steps:
     for inputs, in loader:
         loss = model(inputs).square().mean()
         loss.backward()
-        loader.record(inputs.mean())  # so that the test knows what comes
+        loader.record(inputs.mean() + 0 * loss)  # so that the test knows what comes
+        time.sleep(float(os.environ.get("OPTIMIZER_SECONDS", 0)) * dist.get_rank())
         number += 1
         if number == first + steps:
             break
@@ -47,9 +48,9 @@ class RunDirectory(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def train(self, *words):
+    def train(self, *words, **variables):
         """The exit code of the first rank that failed, or 0, and what both wrote."""
-        codes, texts = zip(*run_scripts(SCRIPT, 2, arguments=[self.folder / "run", *words]))
+        codes, texts = zip(*run_scripts(SCRIPT, 2, arguments=[self.folder / "run", *words], **variables))
         return next(filter(None, codes), 0), "".join(texts)
 
     def run_file(self):
@@ -70,6 +71,7 @@ class RunDirectory(unittest.TestCase):
     def test_what_it_holds(self):
         code, text = self.train(10, 0)
         self.assertEqual(code, 0, text)
+        self.assertNotIn("Warning", text)
         run = self.run_file()
         self.assertEqual((run["finished"], run["exit"], run["global_batch_size"], run["training_samples"], run["gradient_sync"]),
                          (True, "done", 24, 120, "gloo"))
@@ -87,6 +89,13 @@ class RunDirectory(unittest.TestCase):
         # What was told of each step is the mean over its samples, whatever the split.
         self.assertAlmostEqual(sum(line["loss"] for line in lines[:5]) / 5, 119 / 2, places=4)
         self.assertIn("As Motley split it", (self.folder / "run/report.html").read_text())
+
+    def test_a_slow_optimizer_is_its_ranks_own(self):
+        code, text = self.train(6, 0, OPTIMIZER_SECONDS=0.05)
+        self.assertEqual(code, 0, text)
+        for line in self.lines():
+            self.assertGreater(line["compute_seconds"][1], 0.05)
+            self.assertGreater(line["step_seconds"], line["compute_seconds"][1])
 
     def test_emulated_speeds_are_said(self):
         script = self.folder / "train.py"

@@ -24,7 +24,7 @@ at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 void GradientWeight::begin(const at::Device& device) {
-  finished = 0;
+  finished = reduced = 0;
   statistics.reset();
   finished_on_device.reset();
   began_on_device.reset();
@@ -53,10 +53,19 @@ c10::intrusive_ptr<c10::ivalue::Future> GradientHook::runHook(c10d::GradBucket& 
   if (bucket.isLast()) weight_->note_finished(gradients.device());
   scale(gradients, weight_->weight);
   const auto summed = sum(gradients);
-  if (!bucket.isLast() || !weight_->statistics) return summed;
-  const auto averaged = average_statistics();
-  return summed->thenAsync([averaged](c10::ivalue::Future&) { return averaged; }, c10::AnyType::get())
-      ->then([summed](c10::ivalue::Future&) { return summed->value(); }, c10::AnyType::get());
+  if (!bucket.isLast() || !(weight_->statistics || gradients.is_cpu())) return summed;
+  auto last = summed;
+  if (weight_->statistics) {
+    const auto averaged = average_statistics();
+    last = summed->thenAsync([averaged](c10::ivalue::Future&) { return averaged; }, c10::AnyType::get());
+  }
+  return last->then(
+      [summed, weight = weight_](c10::ivalue::Future& done) {
+        if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+        weight->reduced = monotonic_seconds();
+        return summed->value();
+      },
+      c10::AnyType::get());
 }
 
 at::Tensor GradientHook::parseHookResult(const c10::IValue& result) {

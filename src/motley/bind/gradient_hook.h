@@ -39,6 +39,7 @@ struct GradientWeight {
   double share = 1;   // n_i / N, the weight of its running statistics
   std::optional<RunningStatistics> statistics;  // averaged over the ranks after each backward; none: left alone
   double finished = 0;  // when the last bucket came, in seconds of the monotonic clock; 0: none came yet
+  double reduced = 0;   // and when the sum of all ranks' was there, of gradients on a CPU; 0: not yet, or not known
   std::optional<c10::Event> began_on_device,
       finished_on_device;  // the same on a GPU's stream, where gradients live on one
 

@@ -23,6 +23,7 @@ void add_gradient_hook(py::module_& module) {
           },
           py::arg("layers"), py::arg("before"), py::arg("kept"), py::arg("kept_once"))
       .def_readonly("finished", &GradientWeight::finished)
+      .def_readonly("reduced", &GradientWeight::reduced)
       .def("begin", &GradientWeight::begin, py::arg("device"))
       .def("note_finished", &GradientWeight::note_finished, py::arg("device"))
       .def("device_seconds", &GradientWeight::device_seconds, py::call_guard<py::gil_scoped_release>());
