@@ -61,7 +61,7 @@ def make_step(model, batch):
 def be_rank(quick):
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    blocks = 5 if quick else 15
+    blocks = 5 if quick else 60
     data = Images("train")
     sampler = torch.utils.data.DistributedSampler(data)
     plain = make_step(DDP(make_net()), batches(torch.utils.data.DataLoader(data, BATCH // 2, sampler=sampler)))
@@ -75,7 +75,7 @@ def be_rank(quick):
     hooked._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
     counted = motley.weight_gradients(weighted, samples=len)
     kinds = [make_step(model, same) for model in (hooked, counted, bare)]
-    (_, longer, longer_without), (default, *_) = differences(kinds, 60 if quick else 300)
+    (_, longer, longer_without), (default, *_) = differences(kinds, 60 if quick else 1000)
     if dist.get_rank() == 0:
         note = "measured; two ranks, one thread each, gloo"
         print_rows([row("ddp-equal-speeds", "overhead", statistics.median(ratios), "ratio", "less", 1.03, 1.0,

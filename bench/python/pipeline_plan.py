@@ -46,7 +46,7 @@ def list_batches(data, pipe):
     while True:
         for indices in torch.randperm(len(data), generator=orders).split(BATCH):
             if len(indices) == BATCH:
-                yield (data.images[indices].float() / 255 if pipe.stage == 0 else None,
+                yield (data.images[indices] / 255 if pipe.stage == 0 else None,
                        data.labels[indices] if pipe.stage + 1 == pipe.stages else None)
 
 
