@@ -485,7 +485,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Agrees with the other ranks, once: whether all are given the same, how far they draw ahead, and what they can hold."""
         if self._ranks is None:
             ranks = Ranks(self._group)
-            if ranks.count > 1:  # else a split of another size takes longer than its samples, as the system zeroes memory for it
+            if ranks.count > 1:  # a batch of another size than before is not to take longer because the system zeroes memory for it
                 _motley.keep_freed_memory()
             self._agree(ranks, list(range(ranks.count)), ranks.count)
         return self._ranks

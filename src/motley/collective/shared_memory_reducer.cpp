@@ -327,9 +327,8 @@ class SharedMemoryReducer final : public GradientReducer {
   std::unique_ptr<Group> group_;
   std::vector<std::unique_ptr<net::Region>> regions_;  // one per rank
   std::vector<std::unique_ptr<net::Region>> peer_gradients_;
-  std::vector<std::byte*>
-      gradients_;  // of each rank, where its first bucket starts; the same as its results, or beside
-  std::vector<std::byte*> results_;
+  std::vector<std::byte*> results_;    // of each rank, where its first bucket starts
+  std::vector<std::byte*> gradients_;  // likewise; in the same place, or beside
   std::vector<Bucket> buckets_;
 
   struct Job {
