@@ -8,7 +8,7 @@ import runpy
 import subprocess
 import sys
 
-from rows import compare_scripts, median_ratio, print_rows, read_flags, row, say_like
+from rows import compare_scripts, describe_malloc, median_ratio, print_rows, read_flags, row
 
 BATCH, CHANNELS = 512, 48  # of both ranks: steps must be long against the system's time slices and what no split changes
 
@@ -26,7 +26,7 @@ def measure(quick):
         busy.wait()
     print_rows([row("ddp-pinned", "step_speedup_over_ddp", median_ratio(times), "x", "more", 1.4, 1.5,
                     f"measured; a busy loop holds half of one of two processors; batches of {BATCH}, CNN of {CHANNELS} channels; "
-                    f"{say_like(times)}")])
+                    f"{describe_malloc(times)}")])
 
 
 def be_rank(words):

@@ -60,15 +60,15 @@ def compare_scripts(command, arguments, steps, rounds, what):
     them, in turns. A split is found in some steps, so the last script runs longer."""
     times = []
     for _ in range(rounds):
-        times.append([last_step_ms(run([*command, SCRIPTS / script, "--steps", count, *arguments], **variables))
-                      for script, count, variables in (("plain.py", steps // 2, {}), ("plain.py", steps // 2, KEEPS_FREED),
-                                                       ("mixed.py", steps, {}))])
-        say(f"python: {what}: {times[-1][0]:.1f} ms a step, where malloc keeps what is freed {times[-1][1]:.1f} ms, with three lines "
-            f"{times[-1][2]:.1f} ms")
+        plain, keeping, mixed = (last_step_ms(run([*command, SCRIPTS / script, "--steps", count, *arguments], **variables))
+                                 for script, count, variables in (("plain.py", steps // 2, {}), ("plain.py", steps // 2, KEEPS_FREED),
+                                                                  ("mixed.py", steps, {})))
+        say(f"python: {what}: {plain:.1f} ms a step, where malloc keeps what is freed {keeping:.1f} ms, with three lines {mixed:.1f} ms")
+        times.append((plain, keeping, mixed))
     return times
 
 
-def say_like(times):
+def describe_malloc(times):
     """Of what compare_scripts() gave, what a row says of the speedup that is not the split's."""
     return ("the loader also lets malloc keep what is freed, which the limit does not know of: "
             f"{median_ratio(times, 1):.2f} over the plain script where malloc does so too")

@@ -53,16 +53,17 @@ c10::intrusive_ptr<c10::ivalue::Future> GradientHook::runHook(c10d::GradBucket& 
   if (bucket.isLast()) weight_->note_finished(gradients.device());
   scale(gradients, weight_->weight);
   const auto summed = sum(gradients);
-  if (!bucket.isLast() || !(weight_->statistics || gradients.is_cpu())) return summed;
+  const bool is_timed = gradients.is_cpu();  // elsewhere a future is complete before the device is
+  if (!bucket.isLast() || !(weight_->statistics || is_timed)) return summed;
   auto last = summed;
   if (weight_->statistics) {
     const auto averaged = average_statistics();
     last = summed->thenAsync([averaged](c10::ivalue::Future&) { return averaged; }, c10::AnyType::get());
   }
   return last->then(
-      [summed, weight = weight_](c10::ivalue::Future& done) {
+      [summed, is_timed, weight = weight_](c10::ivalue::Future& done) {
         if (done.hasError()) std::rethrow_exception(done.exception_ptr());
-        weight->reduced = monotonic_seconds();
+        if (is_timed) weight->reduced = monotonic_seconds();
         return summed->value();
       },
       c10::AnyType::get());
