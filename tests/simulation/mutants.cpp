@@ -51,6 +51,10 @@ constexpr const char* kGuards[] = {
     "loop-keep-to-present",
     "loop-meet-at-end",
     "elastic-all-epochs",
+    "launcher-newcomer-interrupted",
+    "launcher-free-rank",
+    "launcher-left",
+    "launcher-too-late",
     "store-synchronous",
     "controller-same-job",
     // Chosen from the code alone, by somebody who had not seen the simulation.

@@ -115,6 +115,8 @@ void Observer::begin_generation() {
   epochs_.clear();
   has_committed_ = has_replaced_momentum_ = false;
   first_step_ = 1;
+  committed_step_ = 0;
+  committed_workers_ = 0;
   restored_.reset();
   began_with_ = initial_;
   references_.clear();
@@ -191,6 +193,10 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
 
   std::vector<Version>& versions = committed_[{generation_, step}];
   const std::vector<int>& members = epochs_[epoch].ranks;
+  if (step > committed_step_) {
+    committed_step_ = step;
+    committed_workers_ = static_cast<int>(members.size());
+  }
   const std::uint64_t hash = hash_weights(weights);
   const Commit own{rank, lives_[rank], epoch};
   if (const auto known = std::ranges::find(versions, hash, &Version::hash); known != versions.end()) {
@@ -334,6 +340,8 @@ void Observer::check_ending(const std::string& who, const Error& error) {
     case ErrorCode::kUnavailable:
     case ErrorCode::kRefused:
     case ErrorCode::kIo:
+    case ErrorCode::kInterrupted:
+    case ErrorCode::kLeft:
       break;
     default:
       violate(text);

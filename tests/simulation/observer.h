@@ -76,6 +76,9 @@ class Observer {
 
   const std::vector<std::string>& violations() const { return violations_; }
   bool has_committed() const { return has_committed_; }                  // in this generation
+  std::int64_t committed() const { return committed_step_; }             // the same: the last step
+  int committed_workers() const { return committed_workers_; }           // the same: that it was done with
+  std::int64_t saved() const { return saved_; }                          // the last checkpoint that counts as written
   bool has_replaced_momentum() const { return has_replaced_momentum_; }  // the same
   int finished_workers() const { return finished_workers_; }
   int finished() const { return finished_; }                            // ranks of this generation that have done all
@@ -130,7 +133,9 @@ class Observer {
   int finished_ = 0;
   int finished_workers_ = 0;
   std::int64_t first_step_ = 1;  // of this generation
-  std::int64_t saved_ = 0;       // acknowledged, in any generation
+  std::int64_t committed_step_ = 0;
+  int committed_workers_ = 0;
+  std::int64_t saved_ = 0;  // acknowledged, in any generation
   std::int64_t noted_ = 0;
   bool may_be_damaged_ = false;
   bool has_committed_ = false;

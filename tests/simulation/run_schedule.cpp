@@ -11,6 +11,7 @@
 #include <span>
 
 #include "tests/simulation/cluster.h"
+#include "tests/simulation/launcher_job.h"
 #include "tests/simulation/scheduler_job.h"
 #include "tests/simulation/server_job.h"
 #include "tests/simulation/training_rank.h"
@@ -28,6 +29,8 @@ constexpr float kMomentum = 0.9F;
 constexpr double kServedTolerance = 2e-5;  // float32
 constexpr const char* kFolder = "/run";
 constexpr const char* kSchedulerFolder = "/scheduler";
+constexpr double kLoadSeconds =
+    0.01;  // until one of the first processes that a launcher starts takes signals, on average
 constexpr double kSchedulerSeconds = 0.05;  // after which a scheduler that has ended is started again, on average
 
 class JobRun {
@@ -123,7 +126,11 @@ class JobRun {
   }
 
   void start_processes() {
-    for (int rank = 0; rank < schedule_.ranks; ++rank) start_rank(rank);
+    if (schedule_.has_launcher) {
+      start_launcher();
+    } else {
+      for (int rank = 0; rank < schedule_.ranks; ++rank) start_rank(rank, nullptr);
+    }
     const int server = schedule_.ranks;
     for (int worker = 0; worker < kServerWorkers; ++worker) {
       const int process = server + 1 + worker;
@@ -145,6 +152,18 @@ class JobRun {
     server_lives_.assign(static_cast<std::size_t>(schedule_.servers), 0);
     for (int number = 0; number < schedule_.servers; ++number) start_server(number);
     if (schedule_.has_scheduler) start_scheduler();
+  }
+
+  void start_launcher() {
+    train::LaunchRules rules;
+    rules.workers = rules.max_workers = schedule_.ranks;
+    rules.min_workers = schedule_.minimum;
+    rules.replacements = schedule_.replacements;
+    LauncherJob& launcher = launchers_.emplace_back(
+        rules, observer_,
+        [this](int rank, bool, LaunchedRank& launched) -> Process& { return start_rank(rank, &launched); });
+    launcher_ = &cluster_.simulator.start_process(
+        0, "the launcher", [this, &launcher] { return is_trained_ ? 0 : launcher.run(kFolder); });
   }
 
   void start_scheduler() {
@@ -175,16 +194,21 @@ class JobRun {
     }
   }
 
-  void start_rank(int rank) {
+  Process& start_rank(int rank, LaunchedRank* launched) {
     RankSetup& setup = setups_.emplace_back(make_setup(rank));
+    setup.launched = launched;
+    const bool is_replacement = observer_.life(rank) > 0 && schedule_.replacements > 0;
+    const double load_seconds = is_replacement ? schedule_.replacement_seconds : kLoadSeconds;
+    if (launched != nullptr) setup.load_seconds = cluster_.simulator.random().exponential(load_seconds);
     setup.session.is_newcomer = observer_.life(rank) > 0;
     observer_.begin_life(rank);
     start(rank, [this, &setup] { return is_trained_ ? 0 : run_training_rank(setup, job_, observer_); });
     plan_life(rank, observer_.life(rank));
+    return *processes_[static_cast<std::size_t>(rank)];
   }
 
-  // A rank that was killed is replaced after a while, as a launcher would do; between hosts also one that was put out
-  // or has failed, as a person may.
+  // A rank that was killed is replaced, by the launcher where there is one, else after a while; between hosts also one
+  // that was put out or has failed, as a person may.
   void follow_end(const Process& process) {
     if (process.status == 128 + SIGABRT) observer_.violate(process.name + " stops by a broken invariant of its own");
     const auto number = static_cast<int>(std::ranges::find(processes_, &process) - processes_.begin());
@@ -198,13 +222,14 @@ class JobRun {
     if (number >= schedule_.ranks) return;
     const int rank = number;
     observer_.end_life(rank);
+    if (schedule_.has_launcher) return launchers_.back().follow_end(process);
     const bool is_replaced = process.status > 128 || (process.status != 0 && !is_one_host());
     if (!is_replaced || is_down_ || replacements_ == schedule_.replacements) return;
     ++replacements_;
     act_later(schedule_.replacement_seconds, [this, rank] {
       cluster_.simulator.note(fmt::format("another process takes the place of rank {}", rank));
       const int lost = processes_[static_cast<std::size_t>(rank)]->id;
-      start_rank(rank);
+      start_rank(rank, nullptr);
       cluster_.network.hand_links_over(lost, processes_[static_cast<std::size_t>(rank)]->id);
     });
   }
@@ -332,6 +357,7 @@ class JobRun {
 
   void inject(const Fault& fault) {
     Simulator& simulator = cluster_.simulator;
+    if (processes_[static_cast<std::size_t>(fault.rank)] == nullptr) return;  // the launcher has not started it yet
     Process& process = *processes_[static_cast<std::size_t>(fault.rank)];
     simulator.note("FAULT: " + describe(schedule_, fault));
     const double until = simulator.now() + fault.seconds;
@@ -347,12 +373,22 @@ class JobRun {
       case FaultKind::kBitRot:
         is_down_ = true;
         scheduler_.lose_power();
-        for (Process* each : processes_) simulator.kill(*each);
+        for (Process* each : processes_) {
+          if (each != nullptr) simulator.kill(*each);
+        }
+        if (schedule_.has_launcher) simulator.kill(*launcher_);
         cluster_.disk.lose_power();
         if (fault.kind == FaultKind::kBitRot) damage_newest_checkpoint();
         return;
       case FaultKind::kDiskFull:
         return cluster_.disk.fill(until);
+      case FaultKind::kInterrupt:
+        return launchers_.back().stop();
+      case FaultKind::kResize:
+        return launchers_.back().ask_for(fault.workers);
+      case FaultKind::kLaunchLoss:
+        simulator.kill(*launcher_);
+        return launchers_.back().lose();
       default:
         return inject_into_links(fault, until);
     }
@@ -394,10 +430,12 @@ class JobRun {
   const LinearJob job_;
   Observer observer_;
   SchedulerJob scheduler_;
-  std::deque<RankSetup> setups_;     // of all processes of ranks, one after the other
-  std::vector<Process*> processes_;  // by rank; then the server's
-  int replacements_ = 0;             // of this generation
-  bool is_down_ = false;             // the power has failed, or all is over
+  std::deque<LauncherJob> launchers_;  // of the generations
+  Process* launcher_ = nullptr;        // of this one
+  std::deque<RankSetup> setups_;       // of all processes of ranks, one after the other
+  std::vector<Process*> processes_;    // by rank; then the server's
+  int replacements_ = 0;               // of this generation
+  bool is_down_ = false;               // the power has failed, or all is over
   std::array<ServerJobSetup, kServerWorkers> server_setups_;
   std::vector<int> server_lives_;      // of the ranks' servers, in this generation
   bool is_server_lost_early_ = false;  // before a step was committed

@@ -31,8 +31,8 @@ const Extent& extent(const Schedule& schedule) {
 
 FaultKind draw_kind(Random& random, const Schedule& schedule) {
   // Half of all are losses of a rank; within a host nothing is lost on the way.
-  const std::uint64_t drawn = random.below(2 * kFaultKinds);
-  if (drawn >= kFaultKinds) return drawn % 2 == 0 ? FaultKind::kKill : FaultKind::kStop;
+  const std::uint64_t drawn = random.below(2 * kFaultKindsWithoutLauncher);
+  if (drawn >= kFaultKindsWithoutLauncher) return drawn % 2 == 0 ? FaultKind::kKill : FaultKind::kStop;
   const auto kind = static_cast<FaultKind>(drawn);
   return !schedule.has_links() && kind >= FaultKind::kReset && kind <= FaultKind::kSlow ? FaultKind::kKill : kind;
 }
@@ -212,6 +212,34 @@ void add_more(Schedule& schedule) {
   if (random.below(3) == 0) add_losses_in_joining(random, schedule);
 }
 
+// Half of all jobs on one host have a launcher, by which people stop or resize many of them, or which is lost; drawn
+// apart, too.
+void add_launcher(Schedule& schedule) {
+  Random random(mix({schedule.seed, 0x81}));
+  if (schedule.has_links() || random.below(2) == 0) return;
+  schedule.has_launcher = true;
+  const std::uint64_t count = random.below(4);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    constexpr FaultKind kKinds[] = {FaultKind::kInterrupt, FaultKind::kResize, FaultKind::kResize,
+                                    FaultKind::kLaunchLoss};
+    Fault fault{.kind = kKinds[random.below(std::size(kKinds))]};
+    fault.generation = random.below(4) == 0 ? 2 : 1;
+    fault.rank = static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks)));
+    fault.workers = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks + 1)));
+    const std::uint64_t moment = random.below(3);
+    if (moment == 0) {
+      fault.at = (extent(schedule).start_seconds + extent(schedule).seconds) * random.uniform();
+    } else if (moment == 1) {
+      fault.life = 1 + static_cast<int>(random.below(2));
+      fault.operation = 1 + random.below(random.below(2) == 0 ? 3 : kJoinOperations);  // before it takes signals
+    } else {
+      fault.witness = kAnyRank;
+      fault.epoch = 2 + random.below(3);
+    }
+    schedule.faults.push_back(fault);
+  }
+}
+
 }  // namespace
 
 // At least three faults of two kinds.
@@ -251,7 +279,14 @@ Schedule make_schedule(std::uint64_t seed) {
     if (schedule.faults.size() == count && is_one_kind) schedule.faults.pop_back();
   }
   add_more(schedule);
+  add_launcher(schedule);
   std::ranges::stable_sort(schedule.faults, {}, &Fault::generation);
+  return schedule;
+}
+
+Schedule without_launcher(Schedule schedule) {
+  schedule.has_launcher = false;
+  std::erase_if(schedule.faults, [](const Fault& fault) { return fault.kind >= FaultKind::kInterrupt; });
   return schedule;
 }
 
@@ -298,6 +333,12 @@ std::string describe(const Schedule& schedule, const Fault& fault) {
         return fmt::format("the disk is full for {:.3g} s", fault.seconds);
       case FaultKind::kBitRot:
         return std::string("the power fails, and a bit of the newest checkpoint changes");
+      case FaultKind::kInterrupt:
+        return std::string("a person stops the job");
+      case FaultKind::kResize:
+        return fmt::format("a person asks for {} workers", fault.workers);
+      case FaultKind::kLaunchLoss:
+        return std::string("the launcher is killed");
     }
     return std::string();
   }();
@@ -308,9 +349,10 @@ std::string describe(const Schedule& schedule) {
   constexpr const char* kTopologyNames[] = {"on one host, over shared memory", "on one host, over TCP",
                                             "each on a host of its own", "on two hosts, two each"};
   std::string text = fmt::format(
-      "seed {}: {} ranks {}{}{}{}{}{}\n", schedule.seed, schedule.ranks,
+      "seed {}: {} ranks {}{}{}{}{}{}{}\n", schedule.seed, schedule.ranks,
       kTopologyNames[static_cast<int>(schedule.topology)], schedule.has_large_buckets ? ", with large buckets" : "",
-      schedule.has_slow_rank ? ", the last one slow" : "", schedule.has_pauses ? ", threads held up now and then" : "",
+      schedule.has_slow_rank ? ", the last one slow" : "", schedule.has_launcher ? ", started by a launcher" : "",
+      schedule.has_pauses ? ", threads held up now and then" : "",
       schedule.servers == 0 ? "; beside them a server with two workers" : "",
       schedule.has_node_failures ? ", a scheduler whose nodes fail"
       : schedule.has_scheduler   ? ", a scheduler"

@@ -18,8 +18,13 @@ enum class FaultKind : std::uint8_t {
   kDiskFull,   // nothing can be written, for a while
   kPowerLoss,  // all processes end, and what the disk has not synced may be lost
   kBitRot,     // the same, and a bit of the newest checkpoint changes
+  // Of a job that has a launcher:
+  kInterrupt,   // a person stops it; at the second time, at once
+  kResize,      // a person asks for another number of workers
+  kLaunchLoss,  // the launcher is killed
 };
-inline constexpr int kFaultKinds = 9;
+inline constexpr int kFaultKinds = 12;
+inline constexpr int kFaultKindsWithoutLauncher = 9;
 
 // In a process's place: the one that a fault is about, or of steps and epochs any rank.
 inline constexpr int kOwn = -1, kAnyRank = -2;
@@ -38,6 +43,7 @@ struct Fault {
   bool is_of_disk = false;      // only calls that change the disk are counted
   bool follows = false;         // all of it is counted from when the fault before it in the schedule comes
   double seconds = 0;           // how long it lasts
+  int workers = 0;              // that are asked for
   bool operator==(const Fault&) const = default;
 };
 
@@ -55,6 +61,7 @@ struct Schedule {
   bool has_scheduler = false;      // beside it
   bool has_pauses = false;         // threads are held up now and then
   bool has_node_failures = false;  // of the scheduler's cluster
+  bool has_launcher = false;       // which starts the ranks, and those that take places; else a person does
   int minimum = 1;                 // ranks that the job goes on with
   int replacements = 0;            // processes that take places of ranks that have ended
   double replacement_seconds = 0;  // until one starts, on average
@@ -72,6 +79,8 @@ struct Schedule {
 };
 
 Schedule make_schedule(std::uint64_t seed);
+// The same job without a launcher, if it has one, and what people do with that.
+Schedule without_launcher(Schedule schedule);
 std::string describe(const Schedule& schedule, const Fault& fault);
 std::string describe(const Schedule& schedule);
 

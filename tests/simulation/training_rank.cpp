@@ -1,5 +1,7 @@
 #include "tests/simulation/training_rank.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -17,6 +19,7 @@
 #include "motley/train/loop/training_loop.h"
 #include "motley/train/sync/choose_method.h"
 #include "motley/train/sync/elastic_servers.h"
+#include "tests/simulation/cluster.h"
 #include "tests/train/loop/plain_model.h"
 
 namespace motley::simulation {
@@ -352,8 +355,9 @@ class TrainingRank final : public ElasticRanks {
   Status run() {
     MOTLEY_TRY(join());
     Status done = train();
+    if (!done && done.error().code == ErrorCode::kLeft) return done;
     if (context_ && context_->writes()) close();
-    if (done) {
+    if (done || done.error().code == ErrorCode::kInterrupted) {
       session_->leave();
       return done;
     }
@@ -478,8 +482,9 @@ class TrainingRank final : public ElasticRanks {
     options.learning_rate = [](std::int64_t) { return LinearJob::kLearningRate; };
     options.is_asked_to_stop = [this] {
       note_saved();
-      return false;
+      return setup_.launched != nullptr && setup_.launched->is_asked_to_stop;
     };
+    options.is_asked_to_leave = [this] { return setup_.launched != nullptr && setup_.launched->is_asked_to_leave; };
     const LoopParts parts = {&plan,  &runner,    nullptr,   &*sync_,        &evaluator, &model,
                              &audit, &emulation, &reporter, &*checkpoints_, &mover,     this};
     Status done = TrainingLoop(std::move(options), *context_, parts, progress_).run();
@@ -571,16 +576,30 @@ class TrainingRank final : public ElasticRanks {
 
 }  // namespace
 
+// With what it leaves to its launcher. One that was asked to leave ends with all connections still open.
 int run_training_rank(const RankSetup& setup, const LinearJob& job, Observer& observer) {
+  if (setup.launched != nullptr) {
+    SteadyClock::instance().sleep_until(monotonic_seconds() + setup.load_seconds);
+    setup.launched->takes_signals = true;
+  }
   TrainingRank rank(setup, job, observer);
   const Status done = rank.run();
   const bool is_late = rank.is_newcomer() && !done && done.error().code == ErrorCode::kUnavailable;
   if (is_late) {
     observer.note_late(setup.session.rank, done.error());
-    return 0;
+  } else {
+    observer.finish(setup.session.rank, done, rank.step());
   }
-  observer.finish(setup.session.rank, done, rank.step());
-  return done ? 0 : 1;
+  const bool is_interrupted = !done && done.error().code == ErrorCode::kInterrupted;
+  const int code = done || is_late ? 0 : is_interrupted ? 128 + SIGINT : 1;
+  if (setup.launched == nullptr) return code;
+  setup.launched->exit_code = code;
+  if (!done) setup.launched->error = done.error();
+  if (!done && done.error().code == ErrorCode::kLeft) {
+    simulator().kill(Cluster::caller());  // which has all its connections still
+    simulator().operation();
+  }
+  return code;
 }
 
 }  // namespace motley::simulation

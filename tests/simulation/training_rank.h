@@ -7,6 +7,7 @@
 
 #include "motley/net/session.h"
 #include "motley/ps/client/server_options.h"
+#include "tests/simulation/launcher_job.h"
 #include "tests/simulation/observer.h"
 
 namespace motley::simulation {
@@ -18,6 +19,8 @@ struct RankSetup {
   int generation = 1;      // start of the job
   std::filesystem::path folder;
   double seconds_per_sample = 0.5e-3;
+  LaunchedRank* launched = nullptr;  // by a launcher
+  double load_seconds = 0;           // until the process takes signals
 };
 
 // The main function of its process. The status that it exits with.

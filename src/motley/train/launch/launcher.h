@@ -12,22 +12,16 @@
 #include "motley/base/clock.h"
 #include "motley/base/result.h"
 #include "motley/train/job/run_directory.h"
+#include "motley/train/launch/launch_state.h"
 
 namespace motley::train {
 
-struct LaunchOptions {
+struct LaunchOptions : LaunchRules {
   std::vector<std::string> program;           // what starts each worker
   std::vector<std::string> worker_arguments;  // after the words of the program
   std::vector<std::string> server_arguments;  // of a parameter server to start first; none: no server
-  int workers = 1;
-  // The run goes on where workers are killed, as long as so many are left; 0: it does not.
-  int min_workers = 0;
-  int max_workers = 0;  // that it may be given while it runs; 0: no more than it begins with
   // Where their number is asked for and told (motley/train/records/worker_count.h); empty: nowhere.
   std::filesystem::path count_folder = {};
-  int replacements = 0;                             // of those, in all, that take killed workers' places
-  double grace_seconds = 3;                         // how long the others may take to end after the first failure
-  double stop_seconds = 60;                         // and all of them after a stop, with a checkpoint written
   bool quiet = false;                               // logs go to the files only
   std::optional<Deadline> deadline = std::nullopt;  // by which all must have ended; none: they take their time
   // Where the caller takes the user's signals itself: a stop by it ends all workers at once.
