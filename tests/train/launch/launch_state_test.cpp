@@ -19,7 +19,7 @@ constexpr int kExited = 0, kFailed = 1 << 8, kStopped = 130 << 8, kLeft = 143 <<
 class FakeProcesses final : public LaunchedProcesses {
  public:
   Result<int> start_worker(int rank, bool is_newcomer) override {
-    if (has_no_room) return fail(ErrorCode::kIo, "no room");
+    if (cannot_start) return fail(ErrorCode::kIo, "no room");
     started.emplace_back(rank, is_newcomer);
     return 1000 + static_cast<int>(started.size());
   }
@@ -34,7 +34,7 @@ class FakeProcesses final : public LaunchedProcesses {
   std::vector<std::pair<int, int>> signals;   // to workers by their numbers
   std::vector<std::string> said;
   int servers = 0;
-  bool has_no_room = false;
+  bool cannot_start = false;
 };
 
 class LaunchStateTest : public ::testing::Test {
@@ -174,7 +174,7 @@ TEST_F(LaunchStateTest, OneRequestAfterTheOther) {
   state.follow_request("5 c");
   EXPECT_EQ(state.count().asked, "5 c");
   EXPECT_THAT(state.count().refused, HasSubstr("4"));
-  processes_.has_no_room = true;
+  processes_.cannot_start = true;
   state.follow_request("4 d");
   EXPECT_EQ(state.count().refused, "no room");
 }
