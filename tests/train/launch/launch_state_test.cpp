@@ -117,6 +117,14 @@ TEST_F(LaunchStateTest, WhoStopsAtOnceIsNotToldOfEarlierLosses) {
   EXPECT_EQ(verdict().error().code, ErrorCode::kInterrupted);
 }
 
+TEST_F(LaunchStateTest, AStopIsNoSuccessWhereOnlyNewcomersAreLeft) {
+  LaunchState& state = launch_elastic(3);
+  for (const int worker : {0, 1, 2}) state.follow_end(worker, SIGKILL, std::nullopt, 1);
+  state.stop(2);
+  for (const int worker : {3, 4, 5}) state.follow_end(worker, kExited, error(ErrorCode::kUnavailable), 3);
+  EXPECT_EQ(verdict().error().code, ErrorCode::kPeerLost);
+}
+
 // One that loads when a stop comes takes no signals yet. The first workers of a job would wait for each other in vain.
 TEST_F(LaunchStateTest, AStopThatEndsANewcomerLeavesTheOthersTheirTime) {
   LaunchState& state = launch_elastic(1);

@@ -230,7 +230,8 @@ std::vector<const LaunchState::Worker*> LaunchState::in_order_of_ends() const {
   if (rules_.min_workers > 0 && std::ranges::count_if(order, is_done) >= rules_.min_workers) {
     std::erase_if(order, [](const Worker* worker) { return worker->was_killed() || worker->is_newcomer; });
   } else if (is_interrupted_) {
-    std::erase_if(order, [](const Worker* worker) { return worker->was_killed() && !worker->is_missed; });
+    const auto is_survived = [](const Worker* worker) { return worker->was_killed() && !worker->is_missed; };
+    if (!std::ranges::all_of(order, is_survived)) std::erase_if(order, is_survived);
   }
   std::ranges::stable_sort(order, {}, &Worker::ended);
   return order;
