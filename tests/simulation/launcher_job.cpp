@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kLookSeconds = 0.1;  // between two looks at what does not tell by itself
 constexpr double kStoppedSeconds = 1;
+constexpr double kLeastStopSeconds = 20;  // that workers have for a checkpoint
 
 }  // namespace
 
@@ -112,13 +113,13 @@ void LauncherJob::check(const Status& verdict) const {
   const auto had_not_begun = [](const Child& child) {
     return !child.is_newcomer && !child.launched.exit_code && child.process->status == 128 + SIGINT;
   };
-  const bool is_too_late = Simulator::instance().now() >= stopped_at_ + rules_.stop_seconds;
   const bool says_saved = verdict.error().message.find("a checkpoint was written") != std::string::npos;
   if (says_saved && observer_.saved() < observer_.committed()) {
     observer_.violate(fmt::format("the launcher says that a checkpoint was written, and that of step {} was not",
                                   observer_.committed()));
   }
-  if (!says_saved && stops_ == 1 && !is_too_late && std::ranges::none_of(children_, had_not_begun)) {
+  const bool is_killed_early = state_->killed_at() < stopped_at_ + kLeastStopSeconds;
+  if (is_killed_early && stops_ == 1 && std::ranges::none_of(children_, had_not_begun)) {
     observer_.violate("the launcher leaves no time for a checkpoint although it was stopped once");
   }
 }
