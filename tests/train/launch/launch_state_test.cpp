@@ -71,8 +71,10 @@ TEST_F(LaunchStateTest, AnElasticJobGoesOnWithWhoIsLeftAndTheirReplacements) {
   LaunchState& state = launch_elastic(1);
   state.follow_end(0, SIGKILL, std::nullopt, 1);
   EXPECT_EQ(processes_.started.back(), std::pair(0, true));
+  EXPECT_THAT(processes_.said.back(), HasSubstr("rank 0 (process 1001) was killed by signal 9 (Killed); another one"));
   state.follow_end(3, SIGKILL, std::nullopt, 2);  // the replacement; there is no other one
   EXPECT_EQ(processes_.started.size(), 4U);
+  EXPECT_THAT(processes_.said.back(), HasSubstr("; 2 workers are left"));
   state.advance(1000, 0);
   EXPECT_THAT(processes_.signals, IsEmpty());
   state.follow_end(1, kExited, std::nullopt, 1001);

@@ -78,10 +78,10 @@ void LaunchState::follow_end(int number, int status, std::optional<Error> error,
     kill_at_ = now;  // it had not begun: the others would wait for it in vain
   }
   if (is_clean || has_failed_ || worker.has_left()) return;
-  if (!is_interrupted_) replace(worker);
+  const bool is_replaced = !is_interrupted_ && replace(worker);
   // What keeps a newcomer out ends nobody else.
   const bool is_outside = worker.is_newcomer && !worker.was_killed();
-  const bool is_missed = !is_outside && !goes_on_without(worker);
+  const bool is_missed = !is_outside && !goes_on_without(worker, is_replaced);
   workers_[static_cast<std::size_t>(number)].is_missed = is_missed;
   if (!is_missed) return;
   has_failed_ = true;
@@ -90,24 +90,27 @@ void LaunchState::follow_end(int number, int status, std::optional<Error> error,
 }
 
 // Another one takes a killed worker's place, while there are any.
-void LaunchState::replace(const Worker& lost) {
-  if (!lost.was_killed() || killed_at_ != kNever || lost.has_notice) return;
-  if (rules_.replacements == replacements_) return;
+bool LaunchState::replace(const Worker& lost) {
+  if (!lost.was_killed() || killed_at_ != kNever || lost.has_notice) return false;
+  if (rules_.replacements == replacements_) return false;
   ++replacements_;
-  if (const Status started = start_worker(lost.rank, true); !started) {
-    processes_.say(fmt::format("{} is not replaced: {}", lost.name(), started.error().message));
-  }
+  const Status started = start_worker(lost.rank, true);
+  if (!started) processes_.say(fmt::format("{} is not replaced: {}", lost.name(), started.error().message));
+  return started.has_value();
 }
 
-bool LaunchState::goes_on_without(const Worker& lost) {
+bool LaunchState::goes_on_without(const Worker& lost, bool is_replaced) {
   if (rules_.min_workers == 0 || !lost.was_killed()) return false;
   const auto is_there = [](const Worker& worker) {
     return !worker.status || (!worker.was_killed() && !worker.has_left() && !worker.came_too_late());
   };
   const auto left = std::ranges::count_if(workers_, is_there);
   const int signal = WTERMSIG(*lost.status);
-  processes_.say(fmt::format("{} (process {}) was killed by signal {} ({}); {} workers are left", lost.name(),
-                             lost.process, signal, ::strsignal(signal), left));
+  processes_.say(fmt::format("{} (process {}) was killed by signal {} ({}); {}", lost.name(), lost.process, signal,
+                             ::strsignal(signal),
+                             is_replaced ? std::string("another one takes its place")
+                             : left == 1 ? std::string("1 worker is left")
+                                         : fmt::format("{} workers are left", left)));
   return left >= rules_.min_workers;
 }
 

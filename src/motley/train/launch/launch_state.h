@@ -104,8 +104,8 @@ class LaunchState {
 
   Status start_worker(int rank, bool is_newcomer);
   void signal(std::size_t worker, int number);
-  void replace(const Worker& lost);
-  bool goes_on_without(const Worker& lost);
+  bool replace(const Worker& lost);
+  bool goes_on_without(const Worker& lost, bool is_replaced);
   bool is_settled() const;
   int running() const;
   void answer(const std::string& refused);
