@@ -105,7 +105,9 @@ void LauncherJob::check(const Status& verdict) const {
   Simulator::instance().note("the launcher: " + (verdict ? std::string("all is done") : verdict.error().message));
   const int done = observer_.finished();
   if (verdict && done == 0) observer_.violate("the launcher says that all is done, and no rank has done all");
-  if (!verdict && done >= std::max(1, rules_.min_workers)) {
+  // A full disk that one of them has met is told, whatever the others have done.
+  const bool is_of_disk = !verdict && verdict.error().code == ErrorCode::kIo;
+  if (!verdict && !is_of_disk && done >= std::max(1, rules_.min_workers)) {
     observer_.violate(fmt::format("{} ranks have done all, and the launcher says: {}", done, verdict.error().message));
   }
   if (verdict || verdict.error().code != ErrorCode::kInterrupted) return;

@@ -16,7 +16,7 @@ namespace motley::simulation {
 
 // What goes between a launcher and a rank's process: signals, and what its parent learns of it.
 struct LaunchedRank {
-  bool takes_signals = false;  // it has begun; before, the system ends it by any
+  bool takes_signals = false;  // it has joined; before, the system ends it by any
   bool is_asked_to_stop = false;
   bool is_asked_to_leave = false;
   std::optional<int> exit_code;  // where its main function has come to an end

@@ -30,7 +30,7 @@ constexpr double kServedTolerance = 2e-5;  // float32
 constexpr const char* kFolder = "/run";
 constexpr const char* kSchedulerFolder = "/scheduler";
 constexpr double kLoadSeconds =
-    0.01;  // until one of the first processes that a launcher starts takes signals, on average
+    0.01;  // until one of the first processes that a launcher starts begins to join, on average
 constexpr double kSchedulerSeconds = 0.05;  // after which a scheduler that has ended is started again, on average
 
 class JobRun {

@@ -404,6 +404,7 @@ class TrainingRank final : public ElasticRanks {
   Status join() {
     MOTLEY_ASSIGN(auto session, join_session());
     session_ = std::make_unique<ObservedSession>(std::move(session), shared_.observer);
+    if (setup_.launched != nullptr) setup_.launched->takes_signals = true;
     const int size = setup_.session.size;
     if (!is_newcomer_) shared_.observer.install(1, all_ranks(size), shared_.rank);
     elastic_.emplace(*session_, is_newcomer_);
@@ -580,7 +581,6 @@ class TrainingRank final : public ElasticRanks {
 int run_training_rank(const RankSetup& setup, const LinearJob& job, Observer& observer) {
   if (setup.launched != nullptr) {
     SteadyClock::instance().sleep_until(monotonic_seconds() + setup.load_seconds);
-    setup.launched->takes_signals = true;
   }
   TrainingRank rank(setup, job, observer);
   const Status done = rank.run();

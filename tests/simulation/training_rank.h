@@ -20,7 +20,7 @@ struct RankSetup {
   std::filesystem::path folder;
   double seconds_per_sample = 0.5e-3;
   LaunchedRank* launched = nullptr;  // by a launcher
-  double load_seconds = 0;           // until the process takes signals
+  double load_seconds = 0;           // until the process begins to join
 };
 
 // The main function of its process. The status that it exits with.

@@ -127,6 +127,23 @@ TEST_F(LaunchStateTest, AStopIsNoSuccessWhereOnlyNewcomersAreLeft) {
   EXPECT_EQ(verdict().error().code, ErrorCode::kPeerLost);
 }
 
+TEST_F(LaunchStateTest, AStopWhileAllWaitForALostOneIsAStop) {
+  LaunchState& state = launch_elastic(1);
+  state.follow_end(2, SIGKILL, std::nullopt, 1);
+  state.stop(2);
+  for (const int worker : {0, 1, 3}) state.follow_end(worker, SIGINT, std::nullopt, 2.1);
+  EXPECT_EQ(verdict().error().code, ErrorCode::kInterrupted);
+}
+
+// Its own trouble is not the run's: what is told is the loss before.
+TEST_F(LaunchStateTest, WhatKeepsANewcomerOutIsNotTheCause) {
+  LaunchState& state = launch_elastic(1);
+  state.follow_end(2, SIGKILL, std::nullopt, 1);
+  state.follow_end(3, kFailed, error(ErrorCode::kRefused), 2);
+  for (const int worker : {0, 1}) state.follow_end(worker, kFailed, error(ErrorCode::kTimeout, 2), 3);
+  EXPECT_THAT(verdict().error().message, HasSubstr("rank 2 (process 1003) was killed by signal 9"));
+}
+
 // One that loads when a stop comes takes no signals yet. The first workers of a job would wait for each other in vain.
 TEST_F(LaunchStateTest, AStopThatEndsANewcomerLeavesTheOthersTheirTime) {
   LaunchState& state = launch_elastic(1);

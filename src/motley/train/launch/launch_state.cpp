@@ -224,7 +224,8 @@ std::vector<const LaunchState::Worker*> LaunchState::in_order_of_ends() const {
   for (const Worker& worker : workers_) {
     const bool has_left = MOTLEY_KEEPS("launcher-left") && worker.has_left();
     const bool came_too_late = MOTLEY_KEEPS("launcher-too-late") && worker.came_too_late();
-    if (!has_left && !came_too_late) order.push_back(&worker);
+    const bool was_kept_out = worker.is_newcomer && !worker.is_missed && !worker.was_killed();
+    if (!has_left && !came_too_late && !was_kept_out) order.push_back(&worker);
   }
   // All who are there may have been asked to leave, and have stopped the run then: that is no stop by a person.
   const auto is_done = [this](const Worker* worker) {
@@ -233,7 +234,9 @@ std::vector<const LaunchState::Worker*> LaunchState::in_order_of_ends() const {
   if (rules_.min_workers > 0 && std::ranges::count_if(order, is_done) >= rules_.min_workers) {
     std::erase_if(order, [](const Worker* worker) { return worker->was_killed() || worker->is_newcomer; });
   } else if (is_interrupted_) {
-    const auto is_survived = [](const Worker* worker) { return worker->was_killed() && !worker->is_missed; };
+    const auto is_survived = [this](const Worker* worker) {
+      return worker->was_killed() && !worker->is_missed && !was_signalled_from_here(*worker);
+    };
     if (!std::ranges::all_of(order, is_survived)) std::erase_if(order, is_survived);
   }
   std::ranges::stable_sort(order, {}, &Worker::ended);

@@ -72,6 +72,7 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
   const Status joined = join(hosts);
   if (came_too_late(joined)) return {};
   MOTLEY_TRY(joined);
+  std::signal(SIGINT, take_request);  // before, there is nothing to save, and nobody to tell of a stop
   Status done = [&]() -> Status {
     MOTLEY_TRY(open_data());
     if (!waits_for_stage()) MOTLEY_TRY(build());
@@ -420,8 +421,9 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
   if (role.launcher == "motley") {
     MOTLEY_TRY(follow_launcher(kLauncherHasEnded));
   }
-  for (const int signal : {SIGINT, SIGTERM, kLauncherHasEnded}) std::signal(signal, take_request);
-  std::signal(SIGPIPE, SIG_IGN);  // of the log that the launcher reads
+  for (const int signal : {SIGTERM, kLauncherHasEnded})
+    std::signal(signal, take_request);  // SIGINT: once it has joined
+  std::signal(SIGPIPE, SIG_IGN);        // of the log that the launcher reads
 
   const cluster::Worker& own = cluster.workers[static_cast<std::size_t>(role.rank)];
   MOTLEY_TRY(pin_to_cores(own));
