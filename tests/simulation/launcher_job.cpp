@@ -63,7 +63,7 @@ Result<int> LauncherJob::start_worker(int rank, bool is_newcomer) {
   Simulator& simulator = Simulator::instance();
   simulator.note(fmt::format("the launcher starts rank {}{}", rank, is_newcomer ? ", a newcomer" : ""));
   Child& child = children_.emplace_back(Child{.rank = rank, .is_newcomer = is_newcomer});
-  child.process = &start_rank_(rank, is_newcomer, child.launched);
+  child.process = &start_rank_(rank, child.launched);
   child.last_seen = simulator.now();
   return child.process->id;
 }
@@ -76,10 +76,6 @@ void LauncherJob::signal_worker(int worker, int signal) {
   (signal == SIGTERM ? child.launched.is_asked_to_leave : child.launched.is_asked_to_stop) = true;
 }
 
-void LauncherJob::follow_end(const Process&) {
-  news_.wake_all();
-}
-
 // Each worker gets a signal by which it stops with a checkpoint; one that has not begun ends by itself.
 void LauncherJob::lose() {
   for (std::size_t worker = 0; worker < children_.size(); ++worker) {
@@ -89,7 +85,7 @@ void LauncherJob::lose() {
 
 void LauncherJob::stop() {
   ++stops_;
-  news_.wake_all();
+  wake();
 }
 
 void LauncherJob::ask_for(int workers) {

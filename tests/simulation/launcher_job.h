@@ -25,15 +25,15 @@ struct LaunchedRank {
 
 class LauncherJob final : public train::LaunchedProcesses {
  public:
-  // Starts the process of a rank, which is a newcomer or one of the first.
-  using StartRank = std::function<Process&(int rank, bool is_newcomer, LaunchedRank& launched)>;
+  // Starts the process of a rank.
+  using StartRank = std::function<Process&(int rank, LaunchedRank& launched)>;
 
   LauncherJob(const train::LaunchRules& rules, Observer& observer, StartRank start_rank);
 
   // The launcher's main function, which ends with all workers.
   int run(const std::filesystem::path& folder);
-  // Any process has ended.
-  void follow_end(const Process& process);
+  // Some rank's process has ended.
+  void wake() { news_.wake_all(); }
   // The launcher itself was killed.
   void lose();
 

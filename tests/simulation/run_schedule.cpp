@@ -29,8 +29,7 @@ constexpr float kMomentum = 0.9F;
 constexpr double kServedTolerance = 2e-5;  // float32
 constexpr const char* kFolder = "/run";
 constexpr const char* kSchedulerFolder = "/scheduler";
-constexpr double kLoadSeconds =
-    0.01;  // until one of the first processes that a launcher starts begins to join, on average
+constexpr double kLoadSeconds = 0.01;       // until a launcher's first processes begin to join, on average
 constexpr double kSchedulerSeconds = 0.05;  // after which a scheduler that has ended is started again, on average
 
 class JobRun {
@@ -160,8 +159,7 @@ class JobRun {
     rules.min_workers = schedule_.minimum;
     rules.replacements = schedule_.replacements;
     LauncherJob& launcher = launchers_.emplace_back(
-        rules, observer_,
-        [this](int rank, bool, LaunchedRank& launched) -> Process& { return start_rank(rank, &launched); });
+        rules, observer_, [this](int rank, LaunchedRank& launched) -> Process& { return start_rank(rank, &launched); });
     launcher_ = &cluster_.simulator.start_process(
         0, "the launcher", [this, &launcher] { return is_trained_ ? 0 : launcher.run(kFolder); });
   }
@@ -222,7 +220,7 @@ class JobRun {
     if (number >= schedule_.ranks) return;
     const int rank = number;
     observer_.end_life(rank);
-    if (schedule_.has_launcher) return launchers_.back().follow_end(process);
+    if (schedule_.has_launcher) return launchers_.back().wake();
     const bool is_replaced = process.status > 128 || (process.status != 0 && !is_one_host());
     if (!is_replaced || is_down_ || replacements_ == schedule_.replacements) return;
     ++replacements_;

@@ -421,9 +421,9 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
   if (role.launcher == "motley") {
     MOTLEY_TRY(follow_launcher(kLauncherHasEnded));
   }
-  for (const int signal : {SIGTERM, kLauncherHasEnded})
-    std::signal(signal, take_request);  // SIGINT: once it has joined
-  std::signal(SIGPIPE, SIG_IGN);        // of the log that the launcher reads
+  std::signal(SIGTERM, take_request);
+  std::signal(kLauncherHasEnded, take_request);
+  std::signal(SIGPIPE, SIG_IGN);  // of the log that the launcher reads
 
   const cluster::Worker& own = cluster.workers[static_cast<std::size_t>(role.rank)];
   MOTLEY_TRY(pin_to_cores(own));
