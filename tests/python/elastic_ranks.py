@@ -104,8 +104,7 @@ class Rank:
         net.layers[2].weight.register_hook(lambda _: self.end_at("backward", loader._step.number))  # some buckets are on their way
         if not self.is_first:
             (self.folder / f"ready-{self.place}-{os.getpid()}").touch()
-        if "meeting" in plan:
-            self.end_in_meetings()
+        self.follow_meetings()
         tests = motley.DataLoader(Data(50), 20, shuffle=False)
         motley.make_elastic(loader, optimizer, self.scheduler, tests, checkpoint=plan.get("checkpoint"))
         optimizer.register_step_pre_hook(lambda *_: self.note("done", self.gave))
@@ -134,10 +133,13 @@ class Rank:
         loss.backward()
         if "ends_after" in self.plan:  # so many steps with all ranks, after there were fewer
             self.met = self.met + 1 if dist.get_world_size() == self.plan["ends_after"][0] else 0
-            over = torch.tensor([float(self.count("ready-*") >= self.plan.get("joins", 1) and self.met >= self.plan["ends_after"][1])])
+            if self.met == 1:
+                self.split_at_first = self.loader.split
+            over = torch.tensor([float(self.count("ready-*") >= self.plan.get("joins", 1) and self.met >= self.plan["ends_after"][1]
+                                       and self.has_grown())])
             dist.all_reduce(over)
             self.is_over = over.item() > 0
-        self.gave = {"step": number, "split": self.loader.split, "places": self.loader._places}
+        self.gave = {"step": number, "split": self.loader.split, "places": self.loader._places, "epoch": self.epoch}
         self.note("gave", self.gave | {"used": self.indices.tolist() if self.loader.samples else []})
         self.end_at("gradients", number)
         self.optimizer.step()
@@ -145,18 +147,24 @@ class Rank:
         self.scheduler.step()
         self.optimizer.zero_grad()
 
+    def has_grown(self):
+        """Whether the share of the rank that the plan names is larger than when all ranks were there again."""
+        place = self.plan.get("grows")
+        return place is None or self.loader.split[place] > self.split_at_first[place]
+
     def note(self, what, told):
         self.file.write(json.dumps({"what": what} | told) + "\n")
 
-    def end_in_meetings(self):
-        """In the middle of making the process group with this number."""
+    def follow_meetings(self):
+        """Knows the number of the process group, in the middle of the making of which this rank may end."""
         connect = _elastic._Job._connect
 
-        def end(job, announced, allowed):
+        def meet(job, announced, allowed):
+            self.epoch = announced.epoch
             self.end_at("meeting", announced.epoch)
             return connect(job, announced, allowed)
 
-        _elastic._Job._connect = end
+        _elastic._Job._connect = meet
 
 
 def batches(steps):
@@ -205,12 +213,12 @@ class ElasticTest(unittest.TestCase):
                 if told["what"] == "done":
                     done[told["step"]].append(told)
                 else:
-                    gave[told["step"], tuple(told["places"]), file] = told["used"]
+                    gave[told["step"], told["epoch"], file] = told["used"]
         for number, told in done.items():
             for one in told:
                 self.assertEqual((one["split"], one["places"]), (told[0]["split"], told[0]["places"]), number)
-        return [(done[number][0], [used for (step, places, _), used in gave.items()
-                                   if step == number and list(places) == done[number][0]["places"]]) for number in range(len(done))]
+        return [(done[number][0], [used for (step, epoch, _), used in gave.items()
+                                   if step == number and epoch == done[number][0]["epoch"]]) for number in range(len(done))]
 
     def check(self, left):
         """That each sample was used once, and that the ranks that are left have what one process has. The split of each step."""
@@ -260,7 +268,7 @@ class ReplacedRanks(ElasticTest):
             with self.subTest(place):
                 self.use_new_folder()
                 self.run_job("--elastic 2:3", {"passes": 10**6, "ends": {f"{place} 3 backward": "SIGKILL"}, "seconds": 0.001,
-                                               "evaluates": True, "waits": True, "ends_after": (3, 80)})
+                                               "evaluates": True, "waits": True, "ends_after": (3, 12), "grows": place})
                 steps = self.check([0, 1, 2])
                 self.assertEqual(steps[3], [12, 12])
                 shares = [split[place] for split in steps[8:] if len(split) == 3]
