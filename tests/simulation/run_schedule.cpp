@@ -336,6 +336,7 @@ class JobRun {
       if (observer_.generation() == generation) inject(fault);
     };
     const auto act_before_operation = [this, &fault, act] {
+      if (processes_[static_cast<std::size_t>(witness(fault))] == nullptr) return;  // as in inject
       Process& process = *processes_[static_cast<std::size_t>(witness(fault))];
       Process::Calls& calls = fault.is_of_disk ? process.disk_operations : process.operations;
       calls.acts[calls.number + fault.operation] = act;
