@@ -48,6 +48,7 @@ struct Part {
 
 const std::map<std::string, std::vector<Part>>& benches() {
   static const std::map<std::string, std::vector<Part>> all = {
+      {"bad-input", {{"all", python_bench("bad_input.py")}}},
       {"consistency", {{"all", consistency_bench}}},
       {"demo", {{"all", demo_bench}}},
       {"elastic",

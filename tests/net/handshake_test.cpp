@@ -88,6 +88,24 @@ TEST(Handshake, AnotherFingerprintIsRefusedOnBothSidesWithBothValues) {
   }
 }
 
+TEST(Handshake, TheKeysThatDifferAreNamedWithBothValues) {
+  const auto difference = [](const std::string& own, const std::string& peer) {
+    const Status same = check_same_job(claim(0, own), claim(1, peer));
+    return same ? "" : same.error().message;
+  };
+  EXPECT_EQ(difference("seed=7; steps=9", "steps=9; seed=7"), "");
+  EXPECT_EQ(difference("seed=7; steps=9", "seed=8; steps=9"),
+            "rank 1 has seed '8', rank 0 has '7'; all ranks must be started for the same job");
+  EXPECT_EQ(difference("a=1", "b=2"),
+            "rank 1 has a its default, rank 0 has '1'; rank 1 has b '2', rank 0 has its default; all ranks must be "
+            "started for the same job");
+  EXPECT_EQ(difference("", "a=; b==; c=3; d=4"),  // three of them are enough
+            "rank 1 has a '', rank 0 has its default; rank 1 has b '=', rank 0 has its default; rank 1 has c '3', rank "
+            "0 has its default; all ranks must be started for the same job");
+  EXPECT_EQ(difference("beef", "f00d"),
+            "rank 1 has fingerprint 'f00d', rank 0 has 'beef'; all ranks must be started for the same job");
+}
+
 TEST(Handshake, AnotherVersionIsNamedOnBothSides) {
   const Secret secret = Secret::generate();
   Handshake connector = side(Role::kConnector, secret, claim(2));

@@ -34,7 +34,7 @@ class BadInput(Scenario):
         original = (self.folder / "train.npy").read_bytes()
         broken = numpy.load(self.folder / "train.npy")
         broken.flat[0] = float("nan")
-        for name, flags in (("device", ("--device", "cuda:99")), ("learning rate", ("--optimizer.learning-rate", 0)), ("data", ())):
+        for name, flags in (("device", ("--device", "cuda:99")), ("data", ())):
             with self.subTest(name):
                 if name == "data":
                     numpy.save(self.folder / "train.npy", broken)
@@ -60,6 +60,43 @@ class BadInput(Scenario):
         continued = self.losses("run")
         self.assertEqual(sorted(continued), list(range(1, 7)))
         self.assertEqual({step: continued[step] for step in losses}, losses)
+
+    def test_a_job_file_that_is_no_text(self):
+        for content, why in ((b"\xff\xfe\x00", ":1: control characters or bytes that are not UTF-8"), (b"", ": the file is empty"),
+                             (b"# nothing\n", ": the file is empty"), (b"- 1\n", ": the file has no keys"),
+                             (b"seed: 1\nname: \x01\n", ":2: control characters")):
+            with self.subTest(content):
+                self.job.write_bytes(content)
+                self.assertIn(f"job.yaml{why}", self.refuse())
+
+    def test_a_run_that_is_done_says_so(self):
+        self.train("run", "--steps", 6)
+        job = (self.folder / "run/job.yaml").read_text()
+        lines = self.lines("run")
+        self.assertIn("step 6 is done, and the job has 4: nothing is left to do; accepted: more --steps or --epochs",
+                      self.train("run", "--resume", "--steps", 4))
+        self.assertEqual((self.folder / "run/job.yaml").read_text(), job)
+        self.assertEqual([line for line in self.lines("run") if "loss" in line], [line for line in lines if "loss" in line])
+
+    def test_a_line_that_is_no_metrics_is_told(self):
+        self.train("run", "--steps", 6)
+        metrics = self.folder / "run/metrics.jsonl"
+        lines = metrics.read_text().splitlines(keepends=True)
+        metrics.write_text("".join([*lines[:2], "garbage\n", *lines[2:]]))
+        self.assertRegex(self.train("run", "--resume", "--steps", 8), r"metrics\.jsonl:3 is left out: ")
+        self.assertEqual(sorted(self.losses("run")), list(range(1, 9)))
+
+    def test_a_batch_of_more_than_there_is(self):
+        self.assertIn("global_batch_size: 700 is more than the 600 training samples: a step has 600",
+                      self.train("run", "--global-batch-size", 700))
+
+    def test_what_stops_a_worker_is_said_once(self):
+        broken = numpy.load(self.folder / "train.npy")
+        broken.flat[0] = float("nan")
+        numpy.save(self.folder / "train.npy", broken)
+        output = self.train("refused", "--workers", 2, expect=2)
+        self.assertEqual(output.count("error:"), 1, output)
+        self.assertIn("error: ", (self.folder / "refused/logs/rank-0.log").read_text())
 
     def test_a_name_is_that_of_one_folder(self):
         for name in ("../../evil", "/tmp/evil", ".hidden", "a/b", "a\\b"):

@@ -1,5 +1,6 @@
 """The same job under torchrun, mpirun and by hand from a file of addresses."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -54,6 +55,50 @@ class Launchers(Scenario):
         self.run_command([*command, "0"], environment)
         self.assertEqual(second.wait(timeout=30), 0, second.stdout.read())
         self.compare("run")
+
+    def start_by_hand(self, rank, folder, hosts, *flags):
+        """A rank as on a host of its own: its run folder is no other's."""
+        secret = self.folder / "secret"
+        secret.write_text("0123456789abcdef0123456789abcdef")
+        secret.chmod(0o600)
+        command = self.command(folder, "--batch-split.mode", "equal", *flags, "--hosts", hosts, "--rank", rank)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "MOTLEY_SECRET_FILE": str(secret)})
+        self.addCleanup(process.kill)
+        return process
+
+    def test_hosts_without_a_common_folder(self):
+        """Their number is that of the addresses; logs, timeline and page come together where rank 0 is."""
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1:29535\n127.0.0.1\n")
+        ranks = [self.start_by_hand(rank, f"host-{rank}/run", hosts, "--timeline.steps", 20) for rank in (0, 1)]
+        for rank in ranks:
+            text = rank.communicate(timeout=120)[0]
+            self.assertEqual(rank.returncode, 0, text)
+        self.compare("host-0/run")
+        written = self.folder / "host-0/run"
+        self.assertIn("rank 0", (written / "logs/rank-0.log").read_text())
+        self.assertEqual((written / "logs/timeline-rank-1.json").read_bytes(),
+                         (self.folder / "host-1/run/logs/timeline-rank-1.json").read_bytes())
+        steps = {}  # of each rank: when it began them
+        for event in json.loads((written / "timeline.json").read_text())["traceEvents"]:
+            if event["ph"] == "X":
+                steps.setdefault(event["pid"], {}).setdefault(event["args"]["step"], []).append((event["ts"], event["ts"] + event["dur"]))
+        self.assertEqual(set(steps), {0, 1})
+        for step in sorted(set(steps[0]) & set(steps[1]))[1:]:  # by one clock, no rank begins a step that another has not ended
+            spans = [steps[rank][step] for rank in (0, 1)]
+            self.assertLess(max(min(span)[0] for span in spans), min(max(end for _, end in span) for span in spans), step)
+
+    def test_ranks_with_different_settings_name_them(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1:29536\n127.0.0.1\n")
+        ranks = [self.start_by_hand(rank, f"host-{rank}/run", hosts, "--optimizer.learning-rate", 0.25 * (rank + 1))
+                 for rank in (0, 1)]
+        for rank in ranks:
+            last = rank.communicate(timeout=120)[0].strip().splitlines()[-1]
+            self.assertEqual(rank.returncode, 1, last)
+            self.assertRegex(last, r"rank 1 has optimizer\.learning_rate '0\.5', rank 0 has '0\.25'|"
+                                   r"rank 0 has optimizer\.learning_rate '0\.25', rank 1 has '0\.5'")
 
     def test_a_wrong_secret_and_a_missing_rank_are_named(self):
         hosts = self.folder / "hosts"

@@ -1,9 +1,12 @@
 #include "motley/cli/run.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <exception>
 
 #include "motley/base/log.h"
+#include "motley/base/os/terminal.h"
 #include "motley/cli/commands.h"
 
 namespace motley::cli {
@@ -49,15 +52,18 @@ int run(int argc, const char* const* argv) {
     if (problem.get_exit_code() == 0) {  // --help, --version
       return app.exit(problem);
     }
-    std::fprintf(stderr, "motley: error: %s (--help lists all flags)\n", explain(app, problem).c_str());
+    std::fprintf(stderr, "motley: %s %s (--help lists all flags)\n",
+                 colored("error:", TextColor::kBad, STDERR_FILENO).c_str(), explain(app, problem).c_str());
     return 2;
   }
   try {
     const Status status = action();
     if (status) return 0;
     std::fflush(stdout);
-    std::fprintf(stderr, "motley: %s%s\n",
-                 exit_code(status.error()) == 130 ? "" : "error: ", status.error().message.c_str());
+    const std::string& message = status.error().message;  // none where it has been told to somebody else
+    const bool is_interrupted = status.error().code == ErrorCode::kInterrupted;
+    const std::string error = is_interrupted ? "" : colored("error:", TextColor::kBad, STDERR_FILENO) + " ";
+    if (!message.empty()) std::fprintf(stderr, "motley: %s%s\n", error.c_str(), message.c_str());
     return exit_code(status.error());
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "motley: error: %s\n", problem.what());

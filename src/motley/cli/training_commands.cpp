@@ -9,8 +9,10 @@
 #include "motley/app/train/find_plan.h"
 #include "motley/app/train/train_job.h"
 #include "motley/base/os/signals.h"
+#include "motley/base/os/terminal.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
+#include "motley/report/closing.h"
 #include "motley/report/plan_view.h"
 #include "motley/report/report.h"
 
@@ -23,7 +25,8 @@ void print_line(const std::string& text) {
 }
 
 void print_warning(const std::string& text) {
-  std::fprintf(stderr, "motley: warning: %s\n", text.c_str());
+  std::fprintf(stderr, "motley: %s %s\n", colored("warning:", TextColor::kWarning, STDERR_FILENO).c_str(),
+               text.c_str());
 }
 
 // An app::Ask: the planner's answer, with a line that replaces itself meanwhile, on a terminal only.
@@ -202,8 +205,11 @@ Status run_train(const TrainArguments& arguments) {
     std::printf("%s", (arguments.keys ? train::document_job() : train::job_schema()).c_str());
     return {};
   }
-  return app::train_job(arguments.request,
-                        {.print = print_line, .warn = print_warning, .ask = ask, .write_page = report::write_report});
+  return app::train_job(arguments.request, {.print = print_line,
+                                            .warn = print_warning,
+                                            .ask = ask,
+                                            .write_page = report::write_report,
+                                            .close = report::closing_text});
 }
 
 }  // namespace

@@ -21,7 +21,7 @@
 namespace motley::collective {
 
 // The purposes of such connections, as Session::connect tells them apart. Groups use 0x1000 and 0x1001, exchanges of
-// gradients 0x1002 and 0x1100, communicators 0x1005 and 0x1006, memory 0x1007.
+// gradients 0x1002 and 0x1100, communicators 0x1005 and 0x1006, memory 0x1007, files 0x1008.
 inline constexpr std::uint32_t kRowsPurpose = 0x1003;
 inline constexpr std::uint32_t kTiedPurpose = 0x1004;
 

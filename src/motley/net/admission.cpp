@@ -21,6 +21,7 @@ constexpr double kPauseSeconds = 0.25;  // where this process has as many descri
 constexpr std::size_t kMaxPending = 256;
 // Of those turned away for one kind of reason, so many have a line within a period; the others are counted in one.
 constexpr double kLogSeconds = 10;
+constexpr double kLongestPause = 0.5;  // between attempts to connect
 constexpr int kLoggedLines = 5;
 
 // Handshake messages are smaller than any socket buffer, so one call sends them whole or never will.
@@ -184,9 +185,14 @@ Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& se
                                       const Handshake::Check& check, const Encryption& encryption,
                                       const Deadline& deadline, const std::function<bool()>& cancelled,
                                       const std::function<bool(const Error&)>& is_final) {
-  for (double pause = 0.01;; pause = std::min(0.5, 2 * pause)) {
+  bool is_told = false;  // that this takes long
+  for (double pause = 0.01;; pause = std::min(kLongestPause, 2 * pause)) {
     auto host = connect_once(endpoint, secret, own, check, encryption, deadline, cancelled);
     if (host || is_final(host.error()) || deadline.remaining() <= pause) return host;
+    if (pause == kLongestPause && !is_told) {
+      spdlog::info("waiting for {}, up to {:.3g} s: {}", to_string(endpoint), deadline.allowed(), host.error().message);
+      is_told = true;
+    }
     SteadyClock::instance().sleep_until(monotonic_seconds() + pause);
   }
 }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <map>
 #include <string_view>
-#include <tuple>
 
 #include "motley/base/text.h"
 #include "motley/net/connection.h"
@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint32_t kHandshakeMagic = 0x484c544dU;  // "MTLH"
 constexpr std::size_t kMaxReasonBytes = 1024;
+constexpr std::size_t kMostDifferences = 3;  // of two jobs, that are told
 
 std::span<const std::byte> as_raw_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -238,9 +239,9 @@ Status check_names(const Claim& claim) {
   using Name = std::pair<const char*, const std::string&>;
   for (const auto& [what, name] : {Name{"job", claim.identity.job}, Name{"tenant", claim.identity.tenant},
                                    Name{"fingerprint", claim.fingerprint}}) {
-    if (name.size() > kMaxNameBytes) {
-      return fail(ErrorCode::kInvalidInput, "the {} has {} bytes; at most {} are accepted", what, name.size(),
-                  kMaxNameBytes);
+    const std::size_t most = &name == &claim.fingerprint ? kMaxFingerprintBytes : kMaxNameBytes;
+    if (name.size() > most) {
+      return fail(ErrorCode::kInvalidInput, "the {} has {} bytes; at most {} are accepted", what, name.size(), most);
     }
     if (!is_plain(name)) {
       return fail(ErrorCode::kInvalidInput,
@@ -251,17 +252,47 @@ Status check_names(const Claim& claim) {
   return {};
 }
 
-Status check_same_job(const Claim& own, const Claim& peer) {
-  using Field = std::tuple<const char*, const std::string&, const std::string&>;
-  for (const auto& [what, ours, theirs] :
-       {Field{"job", own.identity.job, peer.identity.job}, Field{"tenant", own.identity.tenant, peer.identity.tenant},
-        Field{"job fingerprint", own.fingerprint, peer.fingerprint}}) {
-    if (ours == theirs) continue;
-    return fail(ErrorCode::kRefused,
-                "rank {} has the {} '{}', rank {} has '{}'; all ranks must be started for the same job",
-                peer.identity.rank, what, theirs, own.identity.rank, ours);
+// The fingerprint's keys and values. One that is no list of them, such as a checksum, is the value of the key
+// "fingerprint".
+static std::map<std::string, std::string> parse_fingerprint(std::string_view fingerprint) {
+  constexpr std::string_view kSeparator = "; ";
+  std::map<std::string, std::string> settings;
+  while (!fingerprint.empty()) {
+    const std::string_view setting = fingerprint.substr(0, fingerprint.find(kSeparator));
+    fingerprint.remove_prefix(std::min(fingerprint.size(), setting.size() + kSeparator.size()));
+    const std::size_t equals = setting.find('=');
+    const bool is_setting = equals != std::string_view::npos;
+    settings.emplace(is_setting ? setting.substr(0, equals) : "fingerprint",
+                     is_setting ? setting.substr(equals + 1) : setting);
   }
-  return {};
+  return settings;
+}
+
+Status check_same_job(const Claim& own, const Claim& peer) {
+  std::map<std::string, std::string> ours = parse_fingerprint(own.fingerprint);
+  std::map<std::string, std::string> theirs = parse_fingerprint(peer.fingerprint);
+  for (auto& [settings, claim] : {std::pair(&ours, &own), std::pair(&theirs, &peer)}) {
+    settings->emplace("the job", claim->identity.job);
+    settings->emplace("the tenant", claim->identity.tenant);
+  }
+  std::vector<std::string> differences;
+  const auto describe_value = [](const std::map<std::string, std::string>& settings, const std::string& key) {
+    const auto found = settings.find(key);
+    return found == settings.end() ? "its default" : fmt::format("'{}'", found->second);
+  };
+  const auto compare = [&](const std::string& key) {
+    const std::string here = describe_value(ours, key), there = describe_value(theirs, key);
+    if (here == there) return;
+    differences.push_back(
+        fmt::format("rank {} has {} {}, rank {} has {}", peer.identity.rank, key, there, own.identity.rank, here));
+  };
+  for (const auto& [key, value] : ours) compare(key);
+  for (const auto& [key, value] : theirs) {
+    if (!ours.contains(key)) compare(key);
+  }
+  if (differences.empty()) return {};
+  if (differences.size() > kMostDifferences) differences.resize(kMostDifferences);
+  return fail(ErrorCode::kRefused, "{}; all ranks must be started for the same job", fmt::join(differences, "; "));
 }
 
 }  // namespace motley::net

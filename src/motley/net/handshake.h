@@ -31,12 +31,13 @@ namespace motley::net {
 
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMaxNameBytes = 255;
+inline constexpr std::size_t kMaxFingerprintBytes = 1024;
 inline constexpr std::size_t kHandshakeHeaderBytes = 12;
 inline constexpr std::size_t kMaxHandshakeBytes = 2048;  // of a message's body; longer ones are refused unread
 
 struct Claim {
   Identity identity;
-  std::string fingerprint;  // of the effective job, at most 255 bytes
+  std::string fingerprint;  // of the effective job, such as "seed=7; optimizer.name=adam"; at most 1024 bytes
 };
 
 enum class HandshakeKind : std::uint16_t { kHello = 1, kChallenge = 2, kProof = 3, kVerdict = 4, kEncrypt = 5 };
@@ -123,7 +124,7 @@ Status check_names(const Claim& claim);
 
 tl::unexpected<Error> secret_differs(const Secret& ours);
 
-// Peers must agree on job, tenant and fingerprint; both values are named where they do not.
+// Peers must agree on job, tenant and fingerprint. Where they do not, the keys that differ are named, with both values.
 Status check_same_job(const Claim& own, const Claim& peer);
 
 }  // namespace motley::net

@@ -136,8 +136,7 @@ Status check_optimizer(const OptimizerSpec& spec) {
     bool is_accepted;
     const char* accepted;
   } numbers[] = {
-      {"learning_rate", spec.learning_rate, spec.learning_rate > 0 && std::isfinite(spec.learning_rate),
-       "numbers above 0"},
+      {"learning_rate", spec.learning_rate, spec.learning_rate >= 0 && std::isfinite(spec.learning_rate), "0 or more"},
       {"weight_decay", spec.weight_decay, spec.weight_decay >= 0 && std::isfinite(spec.weight_decay), "0 or more"},
       {"momentum", spec.momentum, is_share(spec.momentum), "0 <= momentum < 1"},
       {"beta1", spec.beta1, is_share(spec.beta1), "0 <= beta1 < 1"},

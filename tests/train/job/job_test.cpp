@@ -71,6 +71,17 @@ TEST_F(JobTest, PathsAreTakenFromTheFileAndDoNotCountAmongRanks) {
   EXPECT_EQ(fingerprint(*job), fingerprint(Job()));
 }
 
+TEST_F(JobTest, FingerprintsSayWhatIsNotAtItsDefault) {
+  Job job;
+  EXPECT_EQ(fingerprint(job), "");
+  ASSERT_TRUE(apply_flags(
+      job, {{"seed", "7"}, {"optimizer.learning_rate", "0.25"}, {"data.drop_columns", std::string(99, 'a')}}));
+  EXPECT_THAT(fingerprint(job), testing::MatchesRegex("seed=7; data.drop_columns=a text with the checksum [0-9a-f]+; "
+                                                      "optimizer.learning_rate=0.25"));
+  EXPECT_THAT(fingerprint(job, "{}"), testing::StartsWith(fingerprint(job) + "; contents of the plan=a text with"));
+  EXPECT_NE(fingerprint(job, "{}"), fingerprint(job, "{ }"));
+}
+
 TEST_F(JobTest, ItsFileIsRefusedWithPlaceAndReason) {
   EXPECT_THAT(read("seed: 1\ngradient_sync: {comm_dtyp: int8}\n").error().message,
               HasSubstr("job.yaml:2: unknown key 'gradient_sync.comm_dtyp'; did you mean 'gradient_sync.comm_dtype'?"));

@@ -156,7 +156,7 @@ TEST(Timeline, MergesRanksIntoOneTraceWithoutOverlapOnAThread) {
     other.join();
     recorded += recorder.spans().size();
     ASSERT_TRUE(recorder.write_part(folder.path));
-    parts.push_back(timeline_part(folder.path, rank));
+    parts.push_back({timeline_part(folder.path, rank)});
   }
   first = std::min(first, 1000.0);
   ASSERT_TRUE(merge_timelines(parts, folder.path / "timeline.json"));
@@ -198,7 +198,7 @@ TEST(Timeline, SaysWhichPartIsDamaged) {
   for (const char* text :
        {"", "{}", R"({"rank":0,"name":"","spans":[["dreaming",0,1,2]]})", R"({"rank":0,"name":"","spans":[[]]})"}) {
     ASSERT_TRUE(write_file(part, text));
-    const auto merged = merge_timelines({part}, folder.path / "timeline.json");
+    const auto merged = merge_timelines({{part}}, folder.path / "timeline.json");
     ASSERT_FALSE(merged) << text;
     EXPECT_THAT(merged.error().message, testing::HasSubstr("timeline-rank-4.json"));
     EXPECT_FALSE(fs::exists(folder.path / "timeline.json"));

@@ -9,6 +9,7 @@
 #include "motley/cluster/machine.h"
 #include "motley/planning/methods.h"
 #include "motley/planning/replan/heterogeneous_stages.h"
+#include "motley/serial/bench_row.h"
 #include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/job/servers.h"
 #include "motley/train/launch/launch_job.h"
@@ -123,16 +124,18 @@ Result<train::Job> plan_first(train::Job job, const train::RunDirectory& run, bo
   return job;
 }
 
-// The run folder where none is named: the same on all ranks of one start.
+// The run folder where none is named: the same on all ranks of one start, but for those that were started by hand, of
+// which each has its own.
 fs::path default_run_folder(const train::Job& job, const train::Role& role) {
   std::string suffix = role.job_id;
-  if (role.launcher == "none") {
+  if (role.launcher == "none" || role.launcher == "hosts") {
     char text[32];
     const std::time_t now = std::time(nullptr);
     std::tm parts{};
     ::localtime_r(&now, &parts);
     suffix.assign(text, std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &parts));
   }
+  if (role.launcher == "hosts" && role.rank > 0) suffix += fmt::format("-rank-{}", role.rank);
   for (char& c : suffix) c = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' ? c : '-';
   return fs::path("runs") / (job.name + "-" + suffix);
 }
@@ -152,12 +155,22 @@ Result<train::Job> effective_job(const TrainRequest& request, bool resume) {
   return fail(ErrorCode::kInvalidInput, "JOB: a job file is needed, such as examples/fashion-mnist/job.yaml");
 }
 
-// The end of a run, on whichever process writes: run.json and the page.
-Status conclude(const train::RunDirectory& run, Status status, const TrainView& view) {
+Status tell_end(const train::RunDirectory& run, bool prints_rows, const TrainView& view) {
+  MOTLEY_ASSIGN(const std::string text, view.close(run.folder()));
+  view.print(text.substr(0, text.find_last_not_of('\n') + 1));
+  if (!prints_rows || !fs::exists(run.summary_file())) return {};
+  MOTLEY_ASSIGN(const std::string summary, read_file(run.summary_file()));
+  MOTLEY_ASSIGN(const std::vector<BenchRow> rows, read_rows(summary));
+  view.print(to_table(rows));
+  return {};
+}
+
+// The end of a run, on whichever process writes: run.json, the page, and what is said of both.
+Status conclude(const train::RunDirectory& run, bool prints_rows, Status status, const TrainView& view) {
   if (fs::exists(run.run_file())) {
     Status written = train::finish_run_file(run, status);
     if (written) written = view.write_page(run.folder());
-    if (written && status) view.print(fmt::format("report: {}/report.html", run.folder().string()));
+    if (written && status) written = tell_end(run, prints_rows, view);
     if (!written && status) return written;
   }
   Status settled = run.settle_replaced();
@@ -167,12 +180,16 @@ Status conclude(const train::RunDirectory& run, Status status, const TrainView& 
 // As a rank that a launcher, ours or another, started.
 Status train_as_started(train::Job job, const TrainRequest& request, const train::Role& role, bool resume,
                         const train::RunDirectory& run, const TrainView& view) {
+  // Whoever started the ranks says how many there are, where nothing in the job does.
+  const train::ExecutionSpec& keys = job.execution;
+  const bool is_open = keys.workers == 0 && keys.elastic.empty() && keys.cluster.empty() && keys.plan.empty();
+  if (is_open) job.execution.workers = role.size;
   Result<train::ResolvedJob> read = train::resolve_job(std::move(job), role.launcher == "motley");
   if (role.launcher == "motley") {
     bool writes = false;  // the launcher concludes
     Status status = read ? train::train_as_rank(*read, run, role, request.hosts, resume, writes) : fail(read.error());
     if (!status) train::leave_error(status.error());
-    return status;
+    return status ? status : fail(Error{status.error().code, "", role.rank});  // the launcher says why
   }
   MOTLEY_ASSIGN(const train::ResolvedJob resolved, std::move(read));
   train::RunLock lock;
@@ -185,7 +202,7 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
   if (!status && status.error().code != ErrorCode::kInterrupted) {
     status = fail(status.error().within(fmt::format("rank {}", role.rank)));
   }
-  return writes ? conclude(run, std::move(status), view) : status;
+  return writes ? conclude(run, request.rows, std::move(status), view) : status;
 }
 
 }  // namespace
@@ -196,6 +213,8 @@ const OptionTable<TrainRequest>& TrainRequest::options() {
       {{"run_directory", kPath, "folder of the run; default: runs/NAME-TIME"}, &TrainRequest::run_directory},
       {{"overwrite", kBoolean, "replace the run that --run-directory holds"}, &TrainRequest::overwrite},
       {{"quiet", kBoolean, "logs go to the run folder only"}, &TrainRequest::quiet},
+      {{"rows", kBoolean, "at the end, print the figures of summary.json as rows of a benchmark, too"},
+       &TrainRequest::rows},
       {{"hosts", kPath, "file of addresses, one 'host:port' a line, a line a rank"}, &TrainRequest::hosts},
       {{"rank", kInteger, "this process's line in --hosts, from 0", 0}, &TrainRequest::rank},
       {{"join", kText,
@@ -258,7 +277,7 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
     const bool lacks_summary = !job.execution.elastic.empty() && !fs::exists(run.summary_file());
     return lacks_summary ? train::write_summary(run, job) : Status();
   };
-  return conclude(run, launch(), view);
+  return conclude(run, request.rows, launch(), view);
 }
 
 Status follow_launcher() {

@@ -16,6 +16,7 @@ struct TrainRequest {
   std::string resume = "false";  // or "true" or "auto"
   bool overwrite = false;
   bool quiet = false;
+  bool rows = false;
   std::string hosts;
   int rank = -1;
   std::string join;  // "host:port"
@@ -28,7 +29,8 @@ struct TrainView {
   Tell print;  // a line about where things are
   Tell warn;
   Ask ask;
-  std::function<Status(const std::filesystem::path&)> write_page;  // of the run in a folder
+  std::function<Status(const std::filesystem::path&)> write_page;          // of the run in a folder
+  std::function<Result<std::string>(const std::filesystem::path&)> close;  // what is said of it at its end
 };
 
 // Until the job is done. Errors (kInvalidInput) name the flag or the key.

@@ -112,7 +112,7 @@ Status write_file(const fs::path& given, std::string_view content) {
       path.string() + (MOTLEY_KEEPS("file-aside") ? ".part-" + std::to_string(::getpid()) : std::string());
   {
     Descriptor descriptor(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!descriptor.valid()) return cannot("create", aside);
+    if (!descriptor.valid()) return cannot("create", path);
     Status written = write_all(descriptor.get(), content, path);
     if (written && !MOTLEY_GUARD("file-fsync", ::fsync(descriptor.get()) == 0)) written = cannot("sync", path);
     if (!written) {

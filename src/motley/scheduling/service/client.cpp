@@ -13,6 +13,9 @@ constexpr double kAnswerSeconds = 60;
 Result<Client> Client::of(const std::filesystem::path& folder, const std::string& address,
                           const net::CertificateFiles& tls) {
   auto own = read_file(folder / "address", 4096);
+  if (std::error_code problem; !own && (std::filesystem::exists(folder / "address", problem) || problem)) {
+    return fail(own.error().within("--state-dir"));
+  }
   if (!own) {
     return fail(ErrorCode::kInvalidInput,
                 "--state-dir: no service has been started on '{}'; accepted: the folder given to motley schedule serve",

@@ -99,6 +99,10 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
   const auto damaged = [&](const std::string& what) {
     return fail(ErrorCode::kCorrupt, "checkpoint '{}' is damaged: {}", own.string(), what);
   };
+  // Whose bytes are as they were written: another version of Motley did.
+  const auto of_another = [&](const std::string& what) {
+    return fail(ErrorCode::kCorrupt, "checkpoint '{}' is not one of this version of Motley: {}", own.string(), what);
+  };
   MOTLEY_ASSIGN(const std::string text, read_file(own / kManifest, 1 << 20));
   const Result<Manifest> manifest = parse_manifest(text);
   if (!manifest) return damaged(manifest.error().message);
@@ -118,7 +122,10 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
     checkpoint.files[name] = std::move(*content);
   }
   const Result<SavedState> state = parse_state(checkpoint.files[kStateFile]);
-  if (!state) return damaged(state.error().message);
+  if (!state) {
+    const std::string& why = state.error().message;
+    return why.find("'version'") != std::string::npos ? of_another(why) : damaged(why);
+  }
   if (state->step != step) return damaged(fmt::format("{} is of step {}", kStateFile, state->step));
   return checkpoint;
 }
@@ -202,10 +209,10 @@ Result<Checkpoint> read_newest_checkpoint(const fs::path& folder) {
   for (const std::int64_t step : checkpointed_steps(folder)) {
     Result<Checkpoint> checkpoint = read_checkpoint(folder, step);
     if (checkpoint || !MOTLEY_KEEPS("checkpoint-one-before")) {
-      for (const std::string& warning : damaged) spdlog::warn("{}", warning);
+      for (const std::string& warning : damaged) spdlog::warn("{}; the one before it is used", warning);
       return checkpoint;
     }
-    damaged.push_back(checkpoint.error().message + "; the one before it is used");
+    damaged.push_back(checkpoint.error().message);
   }
   if (damaged.empty()) {
     return fail(ErrorCode::kInvalidInput, "'{}' holds no checkpoint to resume from", folder.string());

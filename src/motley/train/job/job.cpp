@@ -6,13 +6,31 @@
 #include <charconv>
 #include <iterator>
 #include <map>
+#include <sstream>
 
 #include "motley/base/os/file.h"
 #include "motley/base/random.h"
+#include "motley/base/text.h"
+#include "motley/net/handshake.h"
 #include "motley/train/job/renamed_keys.h"
 
 namespace motley::train {
 namespace {
+
+constexpr const char* kAcceptedFile =
+    "text in UTF-8 with a 'key: value' a line, such as examples/fashion-mnist/job.yaml";
+
+// The first line, from 1, that is not text; 0: none. YAML would take some bytes for another encoding.
+int find_binary_line(const std::string& text) {
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    std::erase_if(line, [](char c) { return c == '\t' || c == '\r'; });
+    if (!is_plain(line)) return number;
+  }
+  return 0;
+}
 
 // Makes the key's value absolute where the key holds a path: relative ones are taken from the job file's folder, and
 // those of flags from the current one.
@@ -81,9 +99,14 @@ Result<Job> read_job(const std::filesystem::path& path) {
   const std::string file = path.string();
   std::map<std::string, Scalar> scalars;
   try {
+    if (const int line = find_binary_line(text); line > 0) {
+      return fail(ErrorCode::kInvalidInput, "{}:{}: control characters or bytes that are not UTF-8; accepted: {}", file,
+                  line, kAcceptedFile);
+    }
     const YAML::Node root = YAML::Load(text);
-    if (!root.IsMap() && !root.IsNull()) {
-      return fail(ErrorCode::kInvalidInput, "{}: a job file is a list of 'key: value' lines", file);
+    if (!root.IsMap()) {
+      return fail(ErrorCode::kInvalidInput, "{}: {}; accepted: {}", file,
+                  root.IsNull() ? "the file is empty" : "the file has no keys", kAcceptedFile);
     }
     MOTLEY_TRY(flatten(root, "", file, scalars));
   } catch (const YAML::Exception& problem) {
@@ -162,14 +185,26 @@ std::string changed_keys(const Job& before, const Job& now, const std::vector<st
   return text;
 }
 
-std::string fingerprint(const Job& job) {
-  std::string text;
+std::string fingerprint(const Job& job, std::string_view plan) {
+  constexpr std::size_t kLongValue = 64;
+  std::vector<std::string> settings;
+  std::string all;
+  const auto add = [&](const std::string& key, const std::string& value) {
+    all += key + "=" + value + "\n";
+    settings.push_back(key + "=" +
+                       (value.size() <= kLongValue && is_plain(value)
+                            ? value
+                            : fmt::format("a text with the checksum {:08x}", crc32c(value))));
+  };
   for (const auto& entry : Job::options().entries()) {
-    if (entry.text.kind != OptionKind::kPath) {  // paths may differ between hosts
-      text += entry.text.key + "=" + Job::options().get(job, entry) + "\n";
-    }
+    if (entry.text.kind == OptionKind::kPath) continue;  // may differ between hosts
+    const std::string value = Job::options().get(job, entry);
+    if (value != Job::options().get(Job(), entry)) add(entry.text.key, value);
   }
-  return fmt::format("{:016x}", mix({crc32c(text), crc32c("motley" + text), text.size()}));
+  if (!plan.empty()) add("contents of the plan", fmt::format("a text with the checksum {:08x}", crc32c(plan)));
+  const std::string text = fmt::format("{}", fmt::join(settings, "; "));
+  if (text.size() <= net::kMaxFingerprintBytes) return text;
+  return fmt::format("{:016x}", mix({crc32c(all), crc32c("motley" + all), all.size()}));
 }
 
 Result<net::Encryption> read_encryption(const Job& job) {

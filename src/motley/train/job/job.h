@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -252,8 +253,9 @@ std::string document_job();
 // that a unit may follow, such as times and sizes, may be numbers or texts.
 std::string job_schema();
 
-// A short hash of all that must be equal on every rank.
-std::string fingerprint(const Job& job);
+// All that must be equal on every rank, as a fingerprint of net::Claim: the keys that are not at their defaults, but
+// for paths, and a checksum of the plan's text where there is one. A checksum of that where it is too long.
+std::string fingerprint(const Job& job, std::string_view plan = {});
 
 // As key network says. Errors name its keys.
 Result<net::Encryption> read_encryption(const Job& job);

@@ -129,10 +129,15 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
   MOTLEY_ASSIGN(const std::string text, read_file(metrics_file()));
   std::string kept;
   std::istringstream lines(text);
+  int number = 0;
   for (std::string line; std::getline(lines, line);) {
+    ++number;
     const Result<MetricsLine> read = parse_metrics_line(line);
     if (read && std::visit([](const auto& held) { return held.step; }, *read) <= step) {
       kept += line + "\n";
+    }
+    if (!read && !lines.eof()) {  // the last line is cut off where a run was killed
+      spdlog::warn("{}:{} is left out: {}", metrics_file().string(), number, read.error().message);
     }
   }
   return write_file(metrics_file(), kept);

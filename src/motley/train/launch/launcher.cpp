@@ -22,6 +22,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/terminal.h"
 #include "motley/base/text.h"
 #include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/job/servers.h"
@@ -159,6 +160,19 @@ std::optional<Error> parse_error(const std::string& text) {
   return Error{static_cast<ErrorCode>(json.value("code", 0)), json.value("message", ""), json.value("rank", -1)};
 }
 
+// A line of a worker's log as a terminal shows it: warnings and errors have colours.
+std::string colored_level(const std::string& line) {
+  constexpr std::size_t kBeforeLevel = 32;  // the time and the rank
+  for (const auto& [level, color] :
+       {std::pair(std::string(" warning: "), TextColor::kWarning), {std::string(" error: "), TextColor::kBad}}) {
+    const std::size_t at = line.find(level);
+    if (at > kBeforeLevel) continue;
+    const std::string word = level.substr(1, level.size() - 3);
+    return line.substr(0, at + 1) + colored(word, color, STDOUT_FILENO) + line.substr(at + 1 + word.size());
+  }
+  return line;
+}
+
 // Copies what a worker wrote, line by line, to its log and to the terminal.
 void forward_output(Child& child, ProgressLine& progress, bool quiet) {
   char block[1 << 14];
@@ -175,16 +189,17 @@ void forward_output(Child& child, ProgressLine& progress, bool quiet) {
     for (std::size_t end; (end = child.partial.find('\n', begin)) != std::string::npos; begin = end + 1) {
       const std::string line = child.partial.substr(begin, end - begin + 1);
       if (line.front() == kProgressMark) {
-        if (!quiet) progress.show(line.substr(1, line.size() - 2));
+        if (!quiet) progress.show_marked(line.substr(1, line.size() - 2));
       } else if (line.front() == kWorkersMark) {
         child.told_workers = std::atoi(line.c_str() + 1);
       } else if (line.front() == kErrorMark) {
         child.error = parse_error(line.substr(1));
+        if (child.error) child.log << "error: " << child.error->message << '\n' << std::flush;
       } else {
         child.log << line << std::flush;
         if (quiet) continue;
         progress.clear();
-        std::fwrite(line.data(), 1, line.size(), stdout);
+        std::fputs(colored_level(line).c_str(), stdout);
         std::fflush(stdout);
       }
     }

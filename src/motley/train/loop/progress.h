@@ -1,4 +1,4 @@
-// The line that says how a run is doing: rewritten in place on a terminal, a plain line every ten seconds elsewhere.
+// How a run is doing: a bar that is rewritten in place on a terminal, a plain line every ten seconds elsewhere.
 #pragma once
 
 #include <string>
@@ -11,18 +11,28 @@ inline constexpr char kProgressMark = '\x01';
 inline constexpr char kWorkersMark = '\x03';
 void tell_workers(int count);  // nothing without our launcher
 
+struct Progress {
+  double done = -1;  // the fraction from 0 to 1; below 0: not known
+  std::string text;
+};
+
+// "━━━━━━━━────────  42 %  TEXT", cut to the width; without a bar where that leaves no room for one.
+std::string draw_progress(const Progress& progress, int columns, bool is_utf8);
+
 // Shows progress on this process's standard output. One thread.
 class ProgressLine {
  public:
   ProgressLine();
-  // Shows the text if it is time to; `last` always.
-  void show(const std::string& text, bool last = false);
-  // Ends a line that was rewritten in place, before something else is printed.
+  // Shows it if it is time to; `last` always.
+  void show(const Progress& progress, bool last = false);
+  // The same of the line, behind its mark, that another process's ProgressLine wrote.
+  void show_marked(const std::string& line);
+  // Takes away what was drawn in place, before something else is printed.
   void clear();
 
  private:
-  bool terminal_;
-  bool marked_;  // under our launcher
+  const bool terminal_;
+  const bool marked_;  // under our launcher
   bool shown_ = false;
   double next_ = 0;
 };

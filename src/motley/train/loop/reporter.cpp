@@ -1,6 +1,7 @@
 #include "motley/train/loop/reporter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -131,13 +132,15 @@ void Reporter::show_progress(const Step& step, const StepMetrics& line) {
   smooth_step_seconds_ = smooth_step_seconds_ == 0 ? seconds : 0.95 * smooth_step_seconds_ + 0.05 * seconds;
   const double samples = step.window.size();
   const double epoch = static_cast<double>(step.ledger.epoch) + (step.ledger.cursor + samples) / step.ledger.size;
-  const double accuracy = line.accuracy.value_or(-1);
+  const bool is_last = step.number == options_.steps;
+  const double left = static_cast<double>(options_.steps - step.number) * smooth_step_seconds_;
   outputs_->progress.show(
-      fmt::format("step {}/{}  epoch {:.2f}  loss {:.4g}{}  {:.0f} samples/s  {} left", step.number, options_.steps,
-                  epoch, line.loss, accuracy >= 0 ? fmt::format("  accuracy {:.3f}", accuracy) : "",
-                  samples / smooth_step_seconds_,
-                  format_seconds(static_cast<double>(options_.steps - step.number) * smooth_step_seconds_)),
-      step.number == options_.steps);
+      {static_cast<double>(step.number) / static_cast<double>(options_.steps),
+       fmt::format("step {}/{}  epoch {:.2f}  loss {:.4g}{}  {} samples/s  {}", step.number, options_.steps, epoch,
+                   line.loss, line.accuracy ? fmt::format("  accuracy {:.3f}", *line.accuracy) : "",
+                   format_number(std::round(samples / smooth_step_seconds_)),
+                   is_last ? "in " + format_seconds(now()) : format_seconds(left) + " left")},
+      is_last);
 }
 
 Status Reporter::evaluation(std::int64_t step, std::uint64_t epoch, const std::vector<Evaluator::Value>& values) {

@@ -137,12 +137,16 @@ Status TimelineRecorder::write_part(const std::filesystem::path& folder) const {
                      {{"version", 1}, {"rank", rank_}, {"name", name_}, {"spans", std::move(list)}});
 }
 
-Status merge_timelines(const std::vector<std::filesystem::path>& paths, const std::filesystem::path& out) {
+Status merge_timelines(const std::vector<TimelinePart>& files, const std::filesystem::path& out) {
   std::vector<Part> parts;
   double zero = std::numeric_limits<double>::infinity();
-  for (const std::filesystem::path& path : paths) {
-    MOTLEY_ASSIGN(parts.emplace_back(), read_part(path));
-    for (const Span& span : parts.back().spans) zero = std::min(zero, span.begin);
+  for (const auto& [file, ahead] : files) {
+    MOTLEY_ASSIGN(parts.emplace_back(), read_part(file));
+    for (Span& span : parts.back().spans) {
+      span.begin -= ahead;
+      span.end -= ahead;
+      zero = std::min(zero, span.begin);
+    }
   }
   OrderedJson events = OrderedJson::array();
   for (Part& part : parts) add_events(events, std::move(part), zero);

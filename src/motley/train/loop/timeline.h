@@ -64,8 +64,13 @@ class TimelineRecorder {
 // The path of a rank's part in a run directory.
 std::filesystem::path timeline_part(const std::filesystem::path& folder, int rank);
 
+struct TimelinePart {
+  std::filesystem::path file;
+  double ahead = 0;  // seconds: the clock of its machine, of the one by which the trace is drawn
+};
+
 // Joins parts into a Chrome trace: a process a rank, a thread a kind of work (spans that overlap get threads of their
-// own), microseconds from the first span of all. The parts must come from one machine, whose ranks share a clock.
-Status merge_timelines(const std::vector<std::filesystem::path>& parts, const std::filesystem::path& out);
+// own), microseconds from the first span of all.
+Status merge_timelines(const std::vector<TimelinePart>& parts, const std::filesystem::path& out);
 
 }  // namespace motley::train

@@ -167,7 +167,7 @@ class JobProfiler {
   }
 
  private:
-  void say(const std::string& text) { progress_.show(options_.progress_prefix + text); }
+  void say(const std::string& text) { progress_.show({.text = options_.progress_prefix + text}); }
 
   Status prepare() {
     nn::set_deterministic(job_.execution.deterministic);

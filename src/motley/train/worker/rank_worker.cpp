@@ -15,6 +15,7 @@
 #include "motley/train/job/resolved_job.h"
 #include "motley/train/job/servers.h"
 #include "motley/train/launch/launcher.h"
+#include "motley/train/worker/gathered_files.h"
 #include "motley/train/worker/summary.h"
 #include "motley/train/worker/worker.h"
 
@@ -72,6 +73,7 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
   const Status joined = join(hosts);
   if (came_too_late(joined)) return {};
   MOTLEY_TRY(joined);
+  if (role_.launcher != "motley") MOTLEY_TRY(keep_log());
   std::signal(SIGINT, take_request);  // before, there is nothing to save, and nobody to tell of a stop
   Status done = [&]() -> Status {
     MOTLEY_TRY(open_data());
@@ -111,10 +113,7 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   options.is_elastic = is_elastic();
   if (is_elastic() && role_.launcher == "motley") options.starting = static_cast<int>(job_.execution.workers);
   MOTLEY_ASSIGN(options.encryption, read_encryption(job_));
-  options.fingerprint = fingerprint(job_);
-  if (layout_) {
-    options.fingerprint += fmt::format("-{:08x}", crc32c(planning::to_json(layout_->plan())));
-  }
+  options.fingerprint = fingerprint(job_, layout_ ? planning::to_json(layout_->plan()) : "");
   MOTLEY_TRY(join_session(hosts, std::move(options)));
   std::vector<double> rates;
   for (const cluster::Worker& other : cluster_.workers) {
@@ -165,6 +164,14 @@ Status RankWorker::take_over_files(std::int64_t step) {
   MOTLEY_ASSIGN(const std::int64_t measured, run_.last_measured_step());
   MOTLEY_TRY(reporter_->open(run_.folder()));
   return measured < step ? reporter_->repeat(step) : Status();
+}
+
+// Our launcher keeps the logs of the workers that it starts.
+Status RankWorker::keep_log() const {
+  const std::filesystem::path file = run_.log_file(role_.rank);
+  std::error_code ignored;  // opening says what is wrong
+  std::filesystem::create_directories(file.parent_path(), ignored);
+  return log_to_file(file);
 }
 
 Status RankWorker::open_data() {
@@ -244,6 +251,11 @@ Status RankWorker::open_outputs() {
   }
   MOTLEY_TRY(run_.roll_back_metrics(progress_.step));
   MOTLEY_TRY(reporter_->open(run_.folder()));
+  if (progress_.step > 0 && progress_.step >= data_.steps()) {  // the run's files say already how it came to be
+    spdlog::info("step {} is done, and the job has {}: nothing is left to do; accepted: more --steps or --epochs",
+                 progress_.step, data_.steps());
+    return {};
+  }
   MOTLEY_TRY(write_facts());
   return describe_run();
 }
@@ -275,6 +287,13 @@ Status RankWorker::describe_run() {
     const nn::Stage& stage = *replica_->network.stage;
     spdlog::info("{}: {} parameters, {}, gradient synchronisation: {}", stage.name(), stage.parameter_count(), work,
                  replica_->sync->name());
+  }
+  if (const auto samples = static_cast<std::int64_t>(data_.train().size());
+      samples < job_.training.global_batch_size && !is_synthetic(job_)) {
+    const std::string text = fmt::format("global_batch_size: {} is more than the {} training samples: a step has {}",
+                                         job_.training.global_batch_size, samples, samples);
+    spdlog::warn("{}", text);
+    MOTLEY_TRY(reporter_->event(progress_.step, "warning", text));
   }
   for (int rank = 0; rank < role_.size; ++rank) {
     if (const auto& emulation = description(rank).emulation) {
@@ -369,6 +388,11 @@ Status RankWorker::report_lateness() {
   return note_emulation(run_, notes);
 }
 
+// Between hosts, and where ranks were started by hand, each may have a run folder of its own.
+bool RankWorker::gathers_files() const {
+  return role_.launcher == "hosts" || !session_->membership().on_one_host();
+}
+
 Status RankWorker::finish() {
   const std::filesystem::path logs = run_.folder() / "logs";
   if (job_.timeline.steps > 0) {
@@ -378,17 +402,24 @@ Status RankWorker::finish() {
   }
   // The ranks of an elastic run have met already, and may be gone.
   if (!is_elastic()) MOTLEY_TRY(group_->barrier(context_->step_deadline()));
+  ClockOffsets offsets;
+  if (gathers_files()) {
+    auto gathered = gather_files(*session_, run_, context_->present, context_->writer, context_->step_deadline());
+    if (!gathered && !is_elastic()) return fail(gathered.error());
+    if (!gathered) spdlog::warn("logs and timelines of other hosts are missing: {}", gathered.error().message);
+    if (gathered) offsets = std::move(*gathered);
+  }
   if (!writes()) {
     return {};
   }
   MOTLEY_TRY(report_lateness());
   MOTLEY_TRY(reporter_->flush());
-  if (job_.timeline.steps > 0 && session_->membership().on_one_host()) {
-    std::vector<std::filesystem::path> parts;
+  if (job_.timeline.steps > 0) {
+    std::vector<TimelinePart> parts;
     for (const int rank : context_->present) {
+      const auto file = timeline_part(logs, rank);
       // A worker of an elastic run may have been lost since all was done.
-      if (const auto part = timeline_part(logs, rank); !is_elastic() || std::filesystem::exists(part))
-        parts.push_back(part);
+      if (!is_elastic() || std::filesystem::exists(file)) parts.push_back({file, offsets[rank]});
     }
     MOTLEY_TRY(merge_timelines(parts, run_.folder() / "timeline.json"));
   }

@@ -72,6 +72,8 @@ class RankWorker final : public PlanFollower, public ElasticStages {
   Status join(const std::filesystem::path& hosts);
   Status join_session(const std::filesystem::path& hosts, net::SessionOptions options);
   Status take_over_files(std::int64_t step);
+  Status keep_log() const;
+  bool gathers_files() const;
   Status open_data();
 
   // What depends on the plan.

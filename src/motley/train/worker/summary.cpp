@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <numeric>
 
@@ -172,10 +171,7 @@ Status write_summary(const RunDirectory& run, const Job& job) {
   if (not_used_once) {
     table.add("samples_not_used_exactly_once", static_cast<double>(*not_used_once), "samples", false, 0.0);
   }
-  MOTLEY_TRY(write_file(run.summary_file(), to_json(table.rows)));
-  std::printf("%s", to_table(table.rows).c_str());
-  std::fflush(stdout);
-  return {};
+  return write_file(run.summary_file(), to_json(table.rows));
 }
 
 }  // namespace motley::train

@@ -7,7 +7,7 @@
 
 namespace motley::train {
 
-// Writes summary.json and prints the table.
+// Writes summary.json.
 Status write_summary(const RunDirectory& run, const Job& job);
 
 }  // namespace motley::train

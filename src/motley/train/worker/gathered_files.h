@@ -1,0 +1,24 @@
+// What ranks on other hosts wrote in run folders of their own, brought to that of the rank which writes the run's
+// files: their logs and their parts of the timeline.
+#pragma once
+
+#include <map>
+#include <span>
+
+#include "motley/base/clock.h"
+#include "motley/base/result.h"
+#include "motley/net/session.h"
+#include "motley/train/job/run_directory.h"
+
+namespace motley::train {
+
+// By rank: how many seconds its clock is ahead of the writer's.
+using ClockOffsets = std::map<int, double>;
+
+// Called by each of the ranks `present` at the end of a run. The writer gets the others' files under the names that
+// they have there, and how far their clocks are ahead, to half the time that a message takes to and fro; the others get
+// nothing. Errors name the rank that was waited for.
+Result<ClockOffsets> gather_files(net::Session& session, const RunDirectory& run, std::span<const int> present,
+                                  int writer, const Deadline& deadline);
+
+}  // namespace motley::train
