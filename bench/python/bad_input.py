@@ -195,9 +195,10 @@ def job_file(shop, choose):
     if what == "folder":
         return ["train", shop.inputs, "--run-directory", shop.scratch / "new"], [str(shop.inputs)]
     key = misspelt(choose, choose.choice([name for name, _ in shop.keys() if "." not in name and len(name) > 4]), [])
-    content = {"unknown key": text + f"{key}: 1\n".encode(), "binary": choose.randbytes(choose.randrange(3, 200)) + b"\xff\xfe\x00", "empty": b"",
+    binary = [b"\xff\xfe\x00", choose.randbytes(choose.randrange(3, 200)) + b"\xff\xfe\x00"]
+    content = {"unknown key": text + f"{key}: 1\n".encode(), "binary": choose.choice(binary), "empty": b"",
                "cut": text[:text.index(b"hidden_sizes") + choose.randrange(3, 15)], "list": b"- 1\n- 2\n",
-               "tab": text + b"\tseed: 1\n", "twice": text + b"epochs: 3\n", "group": b"optimizer: sgd\n" + text[:0]}[what]
+               "tab": text + b"\tseed: 1\n", "twice": text + b"epochs: 3\n", "group": b"optimizer: sgd\n"}[what]
     job = shop.copy("job.yaml", content)
     return ["train", job, "--run-directory", shop.scratch / "new"], [str(job)]
 
@@ -220,8 +221,9 @@ def data_file(shop, choose):
     elif what in ("nan", "rows"):
         array = numpy.load(shop.inputs / f"{name}.npy")
         if what == "nan":
+            wrong = choose.choice([float("nan"), float("inf"), 0.5]) if "targets" in name else float("nan")
             array = array.astype(numpy.float32)
-            array.flat[choose.randrange(array.size)] = choose.choice([float("nan"), float("inf"), 0.5]) if "targets" in name else float("nan")
+            array.flat[choose.randrange(array.size)] = wrong
         numpy.save(path, array if what == "nan" else array[:-3])
     key = "data." + name
     return shop.train(shop.flag(key), path), [(key, path.name, shop.flag(key), name + ".npy")]
@@ -245,7 +247,7 @@ def mutated(choose, value):
     for key in path[:-1]:
         inner = inner[key]
     last, was = path[-1], inner[path[-1]]
-    wrong = {"text": -1e308, "number": "many", "inner": "none"}["text" if isinstance(was, str) else "inner" if isinstance(was, dict | list) else "number"]
+    wrong = -1e308 if isinstance(was, str) else "none" if isinstance(was, dict | list) else "many"
     if choose.random() < 0.3 and isinstance(last, str):
         inner[misspelt(choose, last + "xy", inner)] = was
         last = None
@@ -294,7 +296,7 @@ def trace_file(shop, choose):
 
 def output(shop, choose):
     """A place that cannot be written to."""
-    place = choose.choice([shop.scratch / "nowhere" / "deep" / "x.json", shop.inputs, pathlib.Path("/proc/nowhere.json")])
+    place = choose.choice([shop.scratch / "nowhere" / "deep" / "x.json", shop.inputs, pathlib.Path("/dev/null/x.json")])
     words = choose.choice([["profile", shop.job, "--output", place],
                            ["plan", "--model", "vgg16", "--cluster", EXAMPLES / "rent/cluster.yaml", "--output", place],
                            ["schedule", "simulate", shop.inputs / "trace.csv", "--cluster", "4x8", "--json", place],

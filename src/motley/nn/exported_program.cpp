@@ -13,6 +13,7 @@
 
 #include "motley/nn/runtime.h"
 #include "motley/serial/json_fields.h"
+#include "motley/serial/json_problem.h"
 
 namespace motley::nn {
 namespace {
@@ -200,7 +201,7 @@ class Archive {
     try {
       watched = parse_watched_json(text(record), kDepthLimit);
     } catch (const Json::exception& problem) {
-      refuse("is damaged: '{}' is not JSON: {}", record, problem.what());
+      refuse("is damaged: '{}' is not JSON: {}", record, explain(problem));
     }
     if (watched.is_too_deep) refuse("nests deeper than {} in '{}'", kDepthLimit, record);
     return std::move(watched.json);

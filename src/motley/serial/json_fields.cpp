@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "motley/serial/json_problem.h"
 #include "motley/serial/options.h"
 
 namespace motley {
@@ -37,7 +38,7 @@ Json parse_strict_json(std::string_view text) {
   try {
     watched = parse_watched_json(text, kDepthLimit);
   } catch (const Json::exception& problem) {
-    throw JsonReader::Problem(fmt::format("this is not JSON: {}", problem.what()));
+    throw JsonReader::Problem(fmt::format("this is not JSON: {}", explain(problem)));
   }
   if (watched.is_too_deep) {
     throw JsonReader::Problem(

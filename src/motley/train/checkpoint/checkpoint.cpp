@@ -189,7 +189,11 @@ Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, in
   }();
   if (!written) {
     fs::remove_all(aside, ignored);
-    return fail(written.error().within(
+    Error error = written.error();
+    if (const std::size_t at = error.message.find(aside.string()); at != std::string::npos) {
+      error.message.replace(at, aside.string().size(), make_folder_path(folder, checkpoint.step).string());
+    }
+    return fail(error.within(
         fmt::format("the checkpoint of step {} was not written (earlier ones are intact)", checkpoint.step)));
   }
   remove_leftovers(folder, checkpoint.step);

@@ -7,6 +7,7 @@
 #include <ranges>
 
 #include "motley/base/os/file.h"
+#include "motley/serial/json_problem.h"
 
 namespace motley::train {
 
@@ -212,7 +213,7 @@ Result<bool> StageSplit::restore(std::string_view text) {
     }
     *this = std::move(restored);
   } catch (const Json::exception& problem) {
-    return fail(ErrorCode::kCorrupt, "saved shares of stages: {}", problem.what());
+    return fail(ErrorCode::kCorrupt, "saved shares of stages: {}", explain(problem));
   }
   for (std::size_t part = 0; part < parts_.size(); ++part) follow(part);
   return true;

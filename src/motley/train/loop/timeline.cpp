@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "motley/base/os/file.h"
+#include "motley/serial/json_problem.h"
 
 namespace motley::train {
 namespace {
@@ -54,7 +55,7 @@ Result<Part> read_part(const std::filesystem::path& path) {
     }
     return part;
   } catch (const nlohmann::json::exception& error) {
-    return fail(ErrorCode::kCorrupt, "'{}' is not a rank's timeline: {}", path.string(), error.what());
+    return fail(ErrorCode::kCorrupt, "'{}' is not a rank's timeline: {}", path.string(), explain(error));
   }
 }
 
