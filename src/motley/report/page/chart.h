@@ -66,7 +66,7 @@ struct Segment {
 // A bar from 0 to `extent` as an SVG that fills its container's width.
 std::string segment_bar(const std::vector<Segment>& segments, double extent, const std::string& label, int tracks = 1);
 
-// Four to eight places from 0 to `extent` at round numbers.
+// Four to nine places from 0 to `extent` at round numbers.
 std::vector<double> round_ticks(double extent);
 
 // An axis for the bars above it: words at places from 0 to `extent`.
