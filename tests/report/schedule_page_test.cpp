@@ -77,7 +77,7 @@ TEST_F(SchedulePageTest, RanksMarksTheBestAndSaysByHowMuch) {
   EXPECT_THAT(find_all(html, "<th scope=\"col\"[^>]*>(utility)</th>"), ElementsAre());
 }
 
-TEST_F(SchedulePageTest, PoliciesThatDoTheSameShareALineAndAChart) {
+TEST_F(SchedulePageTest, PoliciesThatDoTheSameAreDrawnOnce) {
   add("one", {0, 1});
   add("two", {0, 2});
   add("three", {0, 1});
