@@ -36,13 +36,18 @@ class RunDirectory:
     def __init__(self, folder: str | os.PathLike[str], workers: list[Worker], *, resumed_at: int | None, **facts: Any) -> None:
         self._folder = pathlib.Path(folder)
         self._reason, self._is_lost = "", False
-        began = time.time()
+        now = began = time.time()
+        attempts: list[dict[str, Any]] = []
         if (self._folder / "run.json").exists():
             if resumed_at is None:
                 raise ValueError(f"run_directory is '{self._folder}', which holds a run: another folder is accepted, or this one where "
                                  "the loader goes on from a state (load_state_dict)")
             try:
-                began = float(json.loads((self._folder / "run.json").read_text())["started"])
+                before = json.loads((self._folder / "run.json").read_text())
+                began = float(before["started"])
+                attempts = list(before.get("attempts") or
+                                [{"started": began, "first_step": 0, "after_seconds": 0.0, "workers": len(before["workers"]),
+                                  "exit": before.get("exit")}])
             except (ValueError, TypeError, KeyError, OSError) as problem:
                 raise ValueError(f"run_directory is '{self._folder}', whose run.json is damaged ({describe(problem)}); the folder of the "
                                  "run that goes on is accepted") from problem
@@ -55,8 +60,12 @@ class RunDirectory:
                      "machine": f"{os.cpu_count()} cores", **facts}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._write_run()
             _cut_torn_line(self._folder / "metrics.jsonl")
+            done = _last_time(self._folder / "metrics.jsonl")
+            self._zero = now - done  # of the lines' times: what all attempts took, one after the other
+            self._run["attempts"] = [*attempts, {"started": now, "first_step": resumed_at or 0, "after_seconds": done,
+                                                 "workers": len(workers), "exit": None}]
+            self._write_run()
             self._metrics = open(self._folder / "metrics.jsonl", "ab", buffering=0)  # each line at once, and whole
         except OSError as problem:
             raise ValueError(f"run_directory is '{self._folder}': {problem.strerror}; a folder that can be made and written is "
@@ -83,7 +92,7 @@ class RunDirectory:
         """A line of metrics.jsonl. Training does not end with the disk: where it is full, lines are lost from then on."""
         if self._is_lost:
             return
-        text = json.dumps(line | {"time": time.time() - self._run["started"]}, separators=(",", ":")) + "\n"
+        text = json.dumps(line | {"time": time.time() - self._zero}, separators=(",", ":")) + "\n"
         end = self._metrics.tell()
         try:
             if self._metrics.write(text.encode()) < len(text):
@@ -112,6 +121,7 @@ class RunDirectory:
         if error is not None:
             self._run |= {"exit": "interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
                           "error": f"{type(error).__name__}: {error}"}
+        self._run["attempts"][-1]["exit"] = self._run["exit"]
         try:
             self._write_run()
             _motley.write_report(str(self._folder))
@@ -123,3 +133,14 @@ def _cut_torn_line(file: pathlib.Path) -> None:
     """A run that was killed may have left half a line."""
     if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):
         os.truncate(file, text.rfind(b"\n") + 1)
+
+
+def _last_time(file: pathlib.Path) -> float:
+    """Of the latest line that has one; 0 where there is none."""
+    times = [0.0]
+    for line in file.read_text().splitlines() if file.exists() else []:
+        try:
+            times.append(float(json.loads(line)["time"]))
+        except (ValueError, TypeError, KeyError):
+            continue  # the page names it
+    return max(times)

@@ -154,6 +154,13 @@ class RunDirectory(unittest.TestCase):
         self.assertEqual([line["step"] for line in lines], [*range(8), 7, *range(7, 11)])
         self.assertEqual(lines[8]["event"], "resumed")
         self.assertEqual(lines[9]["epoch"], 1)
+        times = [line["time"] for line in lines]
+        self.assertEqual(times, sorted(times), "the second attempt's times go on after the first's")
+        first, second = self.run_file()["attempts"]
+        self.assertEqual((first["first_step"], first["exit"], second["first_step"], second["exit"]), (0, "done", 7, "done"))
+        self.assertEqual(self.run_file()["started"], first["started"])
+        self.assertLess(first["started"], second["started"])
+        self.assertEqual(second["after_seconds"], times[7])
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ struct FakeRun {
   int steps = 700;
   int baseline_every = 25;
   std::string mode = "dynamic";
+  bool keeps_equal = false;  // the split is never learned
   bool finished = true;
   bool loses_one = false;  // the last worker, before step 200; another one takes its place before step 300
   double row_bytes = 0;    // of the first worker's rows, pulled in a step; the others look none up
@@ -31,6 +32,10 @@ struct FakeRun {
   std::string job = "model: cnn\ndataset: fashion-mnist\nglobal_batch: 256\nepochs: 3\nshares: dynamic\n";
 
   nlohmann::ordered_json price, planned;  // null: none
+  nlohmann::ordered_json attempts = nlohmann::ordered_json::array();
+  double rate = 0.05;  // of learning, where decays_rate falls to nothing along the run
+  bool decays_rate = false;
+  std::string gradient_sync = "shared-memory";
 
   double seconds_per_sample = 1.5e-3;
   double batch = 256;
@@ -51,7 +56,8 @@ struct FakeRun {
     const Json head = {{"motley_version", "0.1.0"},
                        {"started", 1773480413.5},
                        {"workers", people},
-                       {"gradient_sync", "shared-memory"},
+                       {"gradient_sync", gradient_sync},
+                       {"attempts", attempts},
                        {"finished", finished},
                        {"exit", finished ? "done" : ""},
                        {"error", nullptr},
@@ -72,12 +78,17 @@ struct FakeRun {
     double time = 0;
     for (int step = 0; step < steps; ++step) {
       const bool baseline = workers > 1 && step > 0 && step % baseline_every == 0;
-      const double learned = baseline ? 0 : std::min(1.0, step / 4 / 3.0);
+      const double learned = baseline || keeps_equal ? 0 : std::min(1.0, step / 4 / 3.0);
       std::vector<double> samples(workers), compute(workers), load(workers), gradient_sync(workers), wait(workers);
       double last = 0;
+      double rest = batch;
       for (std::size_t i = 0; i < workers; ++i) {
         samples[i] =
             std::round(batch * ((1 - learned) / static_cast<double>(workers) + learned * speeds[i] / total_speed));
+        rest -= samples[i];
+      }
+      samples[0] += rest;
+      for (std::size_t i = 0; i < workers; ++i) {
         load[i] = 1.2e-3 * (1 + 0.2 * random.uniform());
         compute[i] = samples[i] * seconds_per_sample / speeds[i] * (1 + 0.015 * random.normal());
         last = std::max(last, load[i] + compute[i]);
@@ -120,7 +131,7 @@ struct FakeRun {
       line.time = time;
       line.loss = 0.28 + 2.0 * std::exp(-4 * progress) + 0.06 * random.normal();
       line.accuracy = std::min(1.0, 0.9 - 0.8 * std::exp(-5 * progress) + 0.02 * random.normal());
-      line.learning_rate = 0.05;
+      line.learning_rate = rate * (decays_rate ? 1 - static_cast<double>(step) / steps : 1);
       line.step_seconds = seconds;
       line.mode = mode;
       line.baseline = baseline;

@@ -5,8 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdlib>
+#include <numeric>
+#include <optional>
 
 #include "motley/model/profile.h"
 #include "motley/planning/plan/plan.h"
@@ -104,6 +108,35 @@ TEST(Figures, OptimumIsTheClosedFormForUnequalSpeeds) {
   EXPECT_LT(*figures.max_wait_fraction(), 0.1);
 }
 
+TEST(Figures, WorkersOfATypicalStepAddUpToTheBatchAndTheStep) {
+  Folder folder;
+  FakeRun fake;
+  fake.speeds = {1, 0.83, 0.37};
+  fake.names = {"a", "b", "c"};
+  fake.write(folder.path);
+  const auto run = read_run(folder.path);
+  ASSERT_TRUE(run) << run.error().message;
+  const Figures figures = compute_figures(*run);
+  for (const auto* step : {&figures.balanced, &figures.equal}) {
+    const std::vector<std::int64_t> whole = (*step)->whole_samples();
+    EXPECT_EQ(std::accumulate(whole.begin(), whole.end(), std::int64_t{0}), 256) << "85.33 each, with an equal split";
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_LT(std::abs(whole[i] - (*step)->workers[i].samples), 1);
+    // The run's own step ends 4.4 ms after the last worker's gradients; of these its synchronisation counts 4.0 to 4.4.
+    for (const Phases& worker : (*step)->workers) EXPECT_NEAR(worker.total(), (*step)->seconds, 0.4e-3);
+  }
+  // The middle half, independently: the quarter of the slowest steps has the stall of step 350.
+  std::vector<double> seconds;
+  for (const StepMetrics& step : run->metrics.steps) {
+    if (!step.baseline && step.step >= kSettling) seconds.push_back(step.step_seconds);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const std::size_t quarter = seconds.size() / 4;
+  const double sum = std::accumulate(seconds.begin() + static_cast<std::ptrdiff_t>(quarter),
+                                     seconds.end() - static_cast<std::ptrdiff_t>(quarter), 0.0);
+  EXPECT_NEAR(figures.balanced->seconds, sum / static_cast<double>(seconds.size() - 2 * quarter), 1e-12);
+  EXPECT_NEAR(*figures.samples_per_second(), 256 / figures.balanced->seconds, 1e-9);
+}
+
 TEST(Figures, OptimumBalancesAnyWorkersAndKeepsTheirSamples) {
   Random random(9);
   for (int round = 0; round < 200; ++round) {
@@ -147,6 +180,90 @@ TEST(Report, ShowsTheWholeRunAndLoadsNothing) {
     EXPECT_THAT(tags, Not(HasSubstr(loader)));
   }
   EXPECT_LT(html.size(), 2'000'000u);
+}
+
+// The JSON of the chart with this title.
+nlohmann::json chart_data(const std::string& html, const std::string& title) {
+  const std::string open = "<script type=\"application/json\">";
+  const std::size_t at = html.find("aria-label=\"" + title + ": ");
+  EXPECT_NE(at, std::string::npos) << title;
+  if (at == std::string::npos) return {};
+  const std::size_t begin = html.find(open, at) + open.size();
+  return nlohmann::json::parse(html.substr(begin, html.find("</script>", begin) - begin));
+}
+
+TEST(Report, DrawsLearningRateAndSamplesPerSecond) {
+  Folder folder;
+  FakeRun fake;
+  fake.decays_rate = true;
+  fake.write(folder.path);
+  const std::string html = render_page(folder.path);
+  const auto run = read_run(folder.path);
+  const auto rate = chart_data(html, "Learning rate")["series"][0]["points"];
+  const auto speed = chart_data(html, "Samples per second")["series"];
+  ASSERT_EQ(rate.size(), 700u);
+  ASSERT_EQ(speed.size(), 3u);
+  std::size_t own = 0, baseline = 0;
+  for (std::size_t i = 0; i < 700; ++i) {
+    const StepMetrics& step = run->metrics.steps[i];
+    EXPECT_EQ(rate[i][0], i);
+    EXPECT_NEAR(rate[i][1], step.learning_rate, 6e-5 * step.learning_rate);
+    const auto& point = step.baseline ? speed[2]["points"][baseline++] : speed[0]["points"][own++];
+    EXPECT_EQ(point[0], i);
+    EXPECT_NEAR(point[1], 256 / step.step_seconds, 1e-4 * 256 / step.step_seconds);
+  }
+  EXPECT_EQ(baseline, 27u);
+  fake.decays_rate = false;
+  fake.rate = 0;  // as a script writes no learning rate
+  fake.write(folder.path);
+  EXPECT_THAT(markup(render_page(folder.path)), Not(HasSubstr("Learning rate")));
+}
+
+TEST(Report, PredictedAndMeasuredStepTimesDifferInColourAndDash) {
+  Folder folder;
+  FakeRun{}.write(folder.path);
+  const auto series = chart_data(render_page(folder.path), "Step time")["series"];
+  ASSERT_EQ(series.size(), 3u);
+  EXPECT_EQ(series[0]["name"], "measured");
+  EXPECT_EQ(series[0]["style"], "line");
+  EXPECT_EQ(series[1]["name"], "predicted");
+  EXPECT_EQ(series[1]["style"], "dashed");
+  EXPECT_EQ(series[2]["style"], "marks");
+  EXPECT_NE(series[0]["color"], series[1]["color"]);
+  EXPECT_NE(series[2]["color"], series[1]["color"]);
+}
+
+TEST(Report, TellsTheHistoryOfAResumedRun) {
+  Folder folder;
+  FakeRun fake;
+  fake.write(folder.path);
+  EXPECT_THAT(render_page(folder.path), Not(HasSubstr("Attempts")));
+  fake.attempts = {
+      {{"started", 1773480413.5}, {"first_step", 0}, {"after_seconds", 0}, {"workers", 4}},
+      {{"started", 1773484013.5},
+       {"first_step", 100},
+       {"after_seconds", 12.5},
+       {"workers", 3},
+       {"exit", "interrupted"}},
+      {{"started", 1773487613.5}, {"first_step", 700}, {"after_seconds", 30}, {"workers", 4}, {"exit", "done"}}};
+  fake.write(folder.path);
+  const auto run = read_run(folder.path);
+  ASSERT_TRUE(run) << run.error().message;
+  const std::vector<Attempt> attempts = list_attempts(*run);
+  ASSERT_EQ(attempts.size(), 3u);
+  EXPECT_EQ(attempts[0].seconds, 12.5);
+  EXPECT_EQ(attempts[1].seconds, 17.5);
+  EXPECT_DOUBLE_EQ(attempts[2].seconds, run->metrics.steps.back().time - 30);
+  EXPECT_EQ(attempts[0].last_step, 99);
+  EXPECT_EQ(attempts[1].last_step, 699);
+  EXPECT_EQ(attempts[2].last_step, 699);
+  const std::string html = render_page(folder.path);
+  EXPECT_THAT(html, HasSubstr("started 2026-03-14 09:26 UTC"));
+  EXPECT_THAT(html, HasSubstr(" in 3 attempts"));
+  for (const char* text : {"0 to 99</td><td>12.5 s</td><td>killed<", "100 to 699</td><td>17.5 s</td><td>interrupted<",
+                           "2026-03-14 11:26 UTC", "<td>none</td>"}) {
+    EXPECT_THAT(html, HasSubstr(text));
+  }
 }
 
 // Shares of workers that compute different layers do not compare.
@@ -230,10 +347,10 @@ TEST(Report, SaysWhereBytesAndWaitsGo) {
   ASSERT_TRUE(figures.balanced);
   ASSERT_EQ(figures.balanced->traffic.size(), 4u);
   const Traffic& first = figures.balanced->traffic[0];
-  EXPECT_EQ(first.sent, 2e6);
-  EXPECT_EQ(first.pulled, 3.2e6);
-  EXPECT_EQ(first.pushed, 1.6e6);
-  EXPECT_EQ(first.rows_wait, 0.25e-3);
+  EXPECT_DOUBLE_EQ(first.sent, 2e6);
+  EXPECT_DOUBLE_EQ(first.pulled, 3.2e6);
+  EXPECT_DOUBLE_EQ(first.pushed, 1.6e6);
+  EXPECT_DOUBLE_EQ(first.rows_wait, 0.25e-3);
   EXPECT_EQ(figures.balanced->traffic[3].pulled, 0);
   const std::string html = render_page(folder.path);
   for (const char* text : {"Where bytes and waits go", "3.2 MB", "1.6 MB", "40.0 %", "75.0 %"}) {
@@ -371,31 +488,63 @@ TEST(Report, LongRunsStaySmall) {
   EXPECT_LT(render_page(folder.path).size(), 2'000'000u);
 }
 
+// What a browser makes of a page, all scripts run, and what it logs meanwhile; nothing where there is no browser.
+struct Browsed {
+  std::string dom, log;
+};
+std::optional<Browsed> browse(const fs::path& folder, const std::string& html) {
+  if (std::system("command -v chromium >/dev/null 2>&1") != 0) return std::nullopt;
+  EXPECT_TRUE(write_file(folder / "page.html", html));
+  const std::string command = fmt::format(
+      "timeout 60 chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+      "--disable-background-networking --disable-component-update --disable-sync --user-data-dir='{0}/profile' "
+      "--enable-logging=stderr --dump-dom 'file://{0}/page.html' >'{0}/dom.html' 2>'{0}/log'",
+      folder.string());
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  return Browsed{*read_file(folder / "dom.html"), *read_file(folder / "log")};
+}
+
 // A browser runs the page's scripts: every chart is drawn, and nothing complains.
 TEST(Report, ChromiumDrawsEveryChart) {
-  if (std::system("command -v chromium >/dev/null 2>&1") != 0) {
-    GTEST_SKIP() << "needs chromium on the PATH";
-  }
   Folder folder;
   FakeRun run;
   run.names[0] = "</script><script>document.title='owned'</script>";
   run.write(folder.path / "run");
-  ASSERT_TRUE(write_report(folder.path / "run"));
-  const std::string command = fmt::format(
-      "timeout 60 chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-      "--disable-background-networking --disable-component-update --disable-sync --user-data-dir='{0}/profile' "
-      "--enable-logging=stderr --dump-dom 'file://{0}/run/report.html' >'{0}/dom.html' 2>'{0}/log'",
-      folder.path.string());
-  ASSERT_EQ(std::system(command.c_str()), 0);
-  const std::string dom = *read_file(folder.path / "dom.html");
-  const std::string log = *read_file(folder.path / "log");
-  EXPECT_THAT(log, Not(HasSubstr("CONSOLE")));
-  EXPECT_THAT(dom, HasSubstr("<title>Run run</title>"));
+  const auto browsed = browse(folder.path, render_page(folder.path / "run"));
+  if (!browsed) GTEST_SKIP() << "needs chromium on the PATH";
+  EXPECT_THAT(browsed->log, Not(HasSubstr("CONSOLE")));
+  EXPECT_THAT(browsed->dom, HasSubstr("<title>Run run</title>"));
   int drawn = 0;  // Chart.js sets the style of each canvas that it takes over
-  for (std::size_t at = dom.find("<canvas "); at != std::string::npos; at = dom.find("<canvas ", at + 1)) {
-    drawn += dom.substr(at, dom.find('>', at) - at).find("display: block") != std::string::npos;
+  for (std::size_t at = browsed->dom.find("<canvas "); at != std::string::npos;
+       at = browsed->dom.find("<canvas ", at + 1)) {
+    drawn += browsed->dom.substr(at, browsed->dom.find('>', at) - at).find("display: block") != std::string::npos;
   }
-  EXPECT_EQ(drawn, 4);
+  EXPECT_EQ(drawn, 6);
+}
+
+// By keyboard: the middle half of 700 steps, then a quarter of that further on, in all charts over the steps; then all.
+TEST(Report, ChromiumLooksCloserAtAllChartsOverTheStepsTogether) {
+  Folder folder;
+  FakeRun{}.write(folder.path / "run");
+  std::string html = render_page(folder.path / "run");
+  html.insert(html.rfind("</body>"), R"(<script>
+    const canvases = [...document.querySelectorAll('figure.chart canvas')], seen = [];
+    for (const key of ['+', 'ArrowRight', 'Escape']) {
+      canvases[1].dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+      seen.push(canvases.map(canvas => [Chart.getChart(canvas).scales.x.min, Chart.getChart(canvas).scales.x.max]));
+    }
+    document.title = JSON.stringify(seen);
+  </script>)");
+  const auto browsed = browse(folder.path, html);
+  if (!browsed) GTEST_SKIP() << "needs chromium on the PATH";
+  const std::size_t begin = browsed->dom.find("<title>") + 7;
+  const auto seen = nlohmann::json::parse(browsed->dom.substr(begin, browsed->dom.find("</title>") - begin));
+  const double width = 699.0 / 2;
+  for (std::size_t chart = 0; chart < 6; ++chart) {
+    EXPECT_EQ(seen[0][chart], (std::vector<double>{width / 2, 1.5 * width})) << chart;
+    EXPECT_EQ(seen[1][chart], (std::vector<double>{0.75 * width, 1.75 * width})) << chart;
+    EXPECT_EQ(seen[2][chart], (std::vector<double>{0, 699})) << chart;
+  }
 }
 
 }  // namespace

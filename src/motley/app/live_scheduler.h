@@ -27,7 +27,7 @@ struct SchedulerRequest {
   std::string objective = "utility";
   double slot_seconds = scheduling::ControllerOptions().policy_options.slot_seconds;
   double preemption_cooldown = -1;  // seconds; below 0: as many of a job's restarts as ControllerOptions says
-  std::function<std::string(const scheduling::Controller&)> page;
+  std::function<std::string(const scheduling::PageInput&)> page;
 
   static const OptionTable<SchedulerRequest>& options();
 };

@@ -12,6 +12,7 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/report/schedule_page.h"
+#include "motley/report/scheduler_page.h"
 #include "motley/report/text_columns.h"
 
 namespace motley::cli {

@@ -13,6 +13,7 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/report/closing.h"
+#include "motley/report/comparison.h"
 #include "motley/report/plan_view.h"
 #include "motley/report/report.h"
 
@@ -212,6 +213,58 @@ Status run_train(const TrainArguments& arguments) {
                                             .close = report::closing_text});
 }
 
+// --- report
+
+struct ReportArguments {
+  std::vector<std::string> runs;
+  std::string output;
+  bool overwrite = false;
+
+  static const OptionTable<ReportArguments>& options() {
+    using enum OptionKind;
+    static const OptionTable<ReportArguments> options = {
+        {{"output", kPath,
+          "write the page to this file; default: report.html in the run's folder, which is replaced, or "
+          "of several runs comparison.html here"},
+         &ReportArguments::output},
+        {{"overwrite", kBoolean, "replace the file that --output names, or comparison.html"},
+         &ReportArguments::overwrite},
+    };
+    return options;
+  }
+};
+
+// That the page can be written, and takes nothing's place that is not to be replaced.
+Status check_page(const std::string& file, bool overwrite) {
+  if (std::filesystem::is_regular_file(file) && !overwrite) {
+    return fail(ErrorCode::kInvalidInput,
+                "--output: '{}' is there already; accepted: another file, or this one with "
+                "--overwrite",
+                file);
+  }
+  const Status writable = check_writable(file);
+  return writable ? Status() : fail(writable.error().within("--output"));
+}
+
+Status run_report(const ReportArguments& arguments) {
+  const auto& [runs, output, overwrite] = arguments;
+  if (runs.size() == 1 && output.empty()) {
+    MOTLEY_TRY(report::write_report(runs.front()));
+    std::printf("%s/report.html\n", runs.front().c_str());
+    return {};
+  }
+  const std::string file = output.empty() ? "comparison.html" : output;
+  MOTLEY_TRY(check_page(file, overwrite));
+  if (runs.size() == 1) {
+    MOTLEY_ASSIGN(const std::string page, report::render_run(runs.front()));
+    return write_named("page", file, page);
+  }
+  MOTLEY_ASSIGN(const report::Comparison comparison,
+                report::compare_runs({arguments.runs.begin(), arguments.runs.end()}));
+  std::printf("%s", report::comparison_text(comparison).c_str());
+  return write_named("page", file, report::comparison_page(comparison, std::filesystem::path(file).parent_path()));
+}
+
 }  // namespace
 
 void add_profile(CLI::App& app, Action& action) {
@@ -291,14 +344,13 @@ void add_launch(CLI::App& app, Action& action) {
 }
 
 void add_report(CLI::App& app, Action& action) {
-  const auto [command, run] =
-      add_command<std::string>(app, action, "report", "Write the page for a run (made automatically at its end)",
-                               "Example:\n  motley report runs/demo", [](const std::string& folder) -> Status {
-                                 MOTLEY_TRY(report::write_report(folder));
-                                 std::printf("%s/report.html\n", folder.c_str());
-                                 return {};
-                               });
-  command.add_option("RUN", run, "Folder of the run")->required();
+  const auto [command, arguments] = add_command<ReportArguments>(
+      app, action, "report", "Write the page of a run (made automatically at its end), or one that compares several",
+      "Examples:\n"
+      "  motley report runs/demo\n"
+      "  motley report runs/demo runs/demo-planned --output comparison.html",
+      run_report);
+  command.add_option("RUN", arguments.runs, "Folder of a run; several: they are compared")->required();
 }
 
 }  // namespace motley::cli

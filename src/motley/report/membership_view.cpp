@@ -61,8 +61,7 @@ std::string membership_view(const Run& run) {
   if (changes.empty() || run.metrics.steps.empty()) return "";
   std::vector<BarRow> bars;
   for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
-    const train::RunWorker& worker = run.file.workers[i];
-    bars.push_back(presence(run, i, worker.name.empty() ? fmt::format("rank {}", worker.rank) : worker.name));
+    bars.push_back(presence(run, i, worker_name(run, i)));
   }
   std::vector<std::vector<std::string>> rows = {{"after step", "at", "what happened", "pause"}};
   for (std::size_t i = changes.size(); i-- > 0 && rows.size() <= kMaxChanges;) {

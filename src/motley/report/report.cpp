@@ -13,6 +13,7 @@
 #include "motley/report/page/html.h"
 #include "motley/report/plan_view.h"
 #include "motley/report/run.h"
+#include "motley/report/run_curves.h"
 
 namespace motley::report {
 namespace {
@@ -21,9 +22,8 @@ constexpr std::size_t kMaxLogRows = 300;
 
 using Rows = std::vector<std::vector<std::string>>;
 
-std::string worker_name(const Run& run, std::size_t i) {
-  const train::RunWorker& worker = run.file.workers[i];
-  return worker.name.empty() ? fmt::format("rank {}", worker.rank) : worker.name;
+std::string format_date(double seconds_since_1970) {
+  return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(seconds_since_1970)));
 }
 
 std::vector<std::string> facts(const Run& run) {
@@ -38,12 +38,10 @@ std::vector<std::string> facts(const Run& run) {
     const StepMetrics& last = run.metrics.steps.back();
     facts.push_back(
         fmt::format("{} steps, {}", last.step, format_count(static_cast<std::int64_t>(last.epoch) + 1, "epoch")));
-    facts.push_back(format_seconds(last.time));
+    const std::size_t attempts = run.file.attempts.size();
+    facts.push_back(format_seconds(run_seconds(run)) + (attempts > 1 ? fmt::format(" in {} attempts", attempts) : ""));
   }
-  if (run.file.started > 0) {
-    facts.push_back(
-        fmt::format("started {:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(run.file.started))));
-  }
+  if (run.file.started > 0) facts.push_back("started " + format_date(run.file.started));
   if (!run.file.machine.empty()) facts.push_back(run.file.machine);
   return facts;
 }
@@ -69,11 +67,10 @@ std::string notices(const Run& run) {
   return html;
 }
 
-// A large figure: the summary's row where there is one, else what the steps give so far.
+// A large figure: the summary's row where there is one, else what the steps give so far; none where there is neither.
 struct Headline {
   const char* metric;
   const char* label;
-  const char* unknown;  // said where there is neither
   std::string (*format)(double);
   std::optional<double> measured = {};
   bool has_optimum = false;  // the row's limit, or the one here, is the best there could be
@@ -85,7 +82,7 @@ std::string draw(const Run& run, const Headline& headline) {
     return candidate.metric == headline.metric && std::isfinite(candidate.value);
   });
   const bool is_summed_up = row != run.summary.end();
-  if (!is_summed_up && !headline.measured) return tile(headline.label, "–", headline.unknown);
+  if (!is_summed_up && !headline.measured) return "";
   std::vector<std::string> remarks;
   Tone tone = Tone::kPlain;
   if (!is_summed_up) {
@@ -111,7 +108,7 @@ bool keeps_its_plan(const Run& run) {
 
 // The step as it was, beside what the plan said.
 std::string planned_step(const Run& run, const Figures& figures) {
-  if (!figures.balanced) return tile("Step", "–", "needs measured steps");
+  if (!figures.balanced) return "";
   const double measured = figures.balanced->seconds;
   std::string remark = "nothing was predicted";
   if (!keeps_its_plan(run)) {
@@ -134,6 +131,13 @@ std::string cost(const Run& run, const Figures& figures) {
               fmt::format("{:.3g} an hour for all devices, by the cluster file", *price));
 }
 
+std::string throughput(const Figures& figures) {
+  const std::optional<double> samples = figures.samples_per_second();
+  if (!samples) return "";
+  return tile("Samples per second", format_number(*samples),
+              fmt::format("{} a step of {:.0f}", format_seconds(figures.basis()->seconds), figures.batch));
+}
+
 std::string headlines(const Run& run, const Figures& figures) {
   std::optional<double> accuracy, auc;
   for (const EvaluationMetrics& line : run.metrics.evaluations) {
@@ -144,72 +148,14 @@ std::string headlines(const Run& run, const Figures& figures) {
   const auto share = [](double value) { return format_percent(value); };
   const auto area = [](double value) { return fmt::format("{:.4f}", value); };
   const auto count = [](double value) { return fmt::format("{:.0f}", value); };
-  return (auc ? draw(run, {"test_auc", "Test AUC", "", area, auc})
-              : draw(run, {"test_accuracy", "Test accuracy", "not evaluated", share, accuracy})) +
-         (figures.is_planned
-              ? planned_step(run, figures)
-              : draw(run, {"step_speedup_over_equal", "Speed-up over equal split", "needs steps of both splits", times,
-                           figures.speedup(), true, figures.possible_speedup()})) +
-         draw(run, {"worst_wait_share", "Largest wait fraction of step time", "needs measured steps", share,
-                    figures.max_wait_fraction()}) +
-         draw(run, {"samples_not_used_exactly_once", "Samples lost or duplicated", "known when the run ends", count}) +
-         cost(run, figures);
-}
-
-// What each step gives, and behind it an exponential mean over about a fiftieth of the run, but at least ten steps;
-// corrected for its start.
-struct SmoothedSeries {
-  double keep;
-  double sum = 0, weight = 0;
-  Series raw = {"training, a step", 0, LineStyle::kFaint}, mean = {"training, smoothed", 0};
-
-  void add(double x, double y) {
-    raw.add(x, y);
-    if (std::isfinite(y)) {
-      sum = keep * sum + (1 - keep) * y;
-      weight = keep * weight + (1 - keep);
-    }
-    mean.add(x, weight > 0 ? sum / weight : y);
-  }
-};
-
-std::string learning(const Run& run) {
-  const double keep = 1 - 1 / std::max(10.0, static_cast<double>(run.metrics.steps.size()) / 50);
-  SmoothedSeries loss{keep}, accuracy{keep};
-  for (const StepMetrics& step : run.metrics.steps) {
-    const double x = static_cast<double>(step.step);
-    loss.add(x, step.loss);
-    if (step.accuracy) accuracy.add(x, *step.accuracy);
-  }
-  Series test_loss{"test", 1, LineStyle::kMarked};
-  Series test_accuracy = test_loss, test_auc = test_loss;
-  for (const EvaluationMetrics& line : run.metrics.evaluations) {
-    for (const auto& [series, value] : {std::pair(&test_loss, line.evaluation.loss),
-                                        {&test_accuracy, line.evaluation.accuracy},
-                                        {&test_auc, line.evaluation.auc}}) {
-      if (value) series->add(static_cast<double>(line.step), *value);
-    }
-  }
-  const auto chart = [](const char* title, const char* y, bool fraction, std::vector<Series> all) {
-    std::erase_if(all, [](const Series& series) { return series.x.empty(); });
-    std::string summary = fmt::format("{} by step.", y);
-    for (const Series& series : all) {
-      summary += fmt::format(" {}: from {:.3g} to {:.3g}.", series.name, series.y.front(), series.y.back());
-    }
-    return card(title, "",
-                line_chart({.title = title,
-                            .summary = summary,
-                            .x_label = "step",
-                            .y_label = y,
-                            .series = std::move(all),
-                            .percent = fraction}));
-  };
-  std::string html = chart("Loss", "loss", false, {loss.raw, loss.mean, test_loss});
-  if (!accuracy.raw.x.empty() || !test_accuracy.x.empty()) {
-    html += chart("Accuracy", "accuracy", true, {accuracy.raw, accuracy.mean, test_accuracy});
-  }
-  if (test_auc.x.size() > 1) html += chart("Area under the ROC curve", "AUC", false, {test_auc});
-  return html;
+  return (auc ? draw(run, {"test_auc", "Test AUC", area, auc})
+              : draw(run, {"test_accuracy", "Test accuracy", share, accuracy})) +
+         throughput(figures) +
+         (figures.is_planned ? planned_step(run, figures)
+                             : draw(run, {"step_speedup_over_equal", "Speed-up over equal split", times,
+                                          figures.speedup(), true, figures.possible_speedup()})) +
+         draw(run, {"worst_wait_share", "Largest wait fraction of step time", share, figures.max_wait_fraction()}) +
+         draw(run, {"samples_not_used_exactly_once", "Samples lost or duplicated", count}) + cost(run, figures);
 }
 
 std::string bars(const Run& run, const Figures& figures) {
@@ -222,6 +168,7 @@ std::string bars(const Run& run, const Figures& figures) {
   if (extent <= 0) return "";
   const auto group = [&](const char* heading, const std::string& remark, const TypicalStep& step) {
     std::vector<BarRow> rows;
+    const std::vector<std::int64_t> whole = step.whole_samples();
     for (std::size_t i = 0; i < step.workers.size(); ++i) {
       const auto& [samples, load, compute, gradient_sync, wait] = step.workers[i];
       std::vector<Segment> segments;
@@ -234,18 +181,18 @@ std::string bars(const Run& run, const Figures& figures) {
       const std::string label = fmt::format("{}: load {}, compute {}, gradient synchronisation {}, wait {}",
                                             worker_name(run, i), format_seconds(load), format_seconds(compute),
                                             format_seconds(gradient_sync), format_seconds(wait));
-      rows.push_back(
-          {worker_name(run, i), segment_bar(segments, extent, label), fmt::format("{:.0f} samples", samples)});
+      rows.push_back({worker_name(run, i), segment_bar(segments, extent, label), format_count(whole[i], "sample")});
     }
     return bar_group(heading, fmt::format("{} a step, {}", format_seconds(step.seconds), remark), rows);
   };
   std::string html;
   if (figures.equal) {
     const char* steps = figures.balanced ? "baseline steps in this run" : "steps";
-    html += group("Equal split", fmt::format("median of {} {}", figures.equal->steps, steps), *figures.equal);
+    html += group("Equal split", fmt::format("middle half of {} {}", figures.equal->steps, steps), *figures.equal);
   }
   if (figures.balanced) {
-    html += group(own_heading(figures), fmt::format("median of {} steps", figures.balanced->steps), *figures.balanced);
+    html +=
+        group(own_heading(figures), fmt::format("middle half of {} steps", figures.balanced->steps), *figures.balanced);
   }
   if (figures.optimum) {
     html += group("Optimum", "if each worker keeps the speed it showed and nobody waits", *figures.optimum);
@@ -254,79 +201,9 @@ std::string bars(const Run& run, const Figures& figures) {
                   {"compute", "compute"},
                   {"gradient_sync", "gradient synchronisation"},
                   {"wait", "wait for others"}});
-  return card("Who did what in a step", "One bar a worker, all on the same scale of time.", html, true);
-}
-
-// Each worker's part of the global batch, standing on each other. Only steps where a share changes are kept, and of
-// those evenly chosen ones where there are too many.
-std::string shares(const Run& run) {
-  std::vector<const StepMetrics*> changes, kept;
-  const StepMetrics* last = nullptr;
-  for (const StepMetrics& step : run.metrics.steps) {
-    if (step.baseline || step.samples.size() != run.file.workers.size()) continue;
-    if (changes.empty() || changes.back()->samples != step.samples) changes.push_back(&step);
-    last = &step;
-  }
-  if (last == nullptr || run.file.workers.size() < 2 || last->mode == "plan") return "";
-  const std::size_t stride = changes.size() / kMaxPoints + 1;
-  for (std::size_t i = 0; i < changes.size(); i += stride) kept.push_back(changes[i]);
-  if (changes.back() != last) kept.push_back(last);
-
-  std::vector<Series> all;
-  std::string summary = "Fraction of the global batch by step; at the end:";
-  for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
-    Series series{worker_name(run, i), static_cast<int>(i), LineStyle::kArea};
-    for (const StepMetrics* step : kept) {
-      double sum = 0;
-      for (const std::int64_t samples : step->samples) sum += static_cast<double>(samples);
-      if (sum > 0) series.add(static_cast<double>(step->step), static_cast<double>(step->samples[i]) / sum);
-    }
-    summary += fmt::format(" {} {}", series.name, series.y.empty() ? "none" : format_percent(series.y.back()));
-    all.push_back(std::move(series));
-  }
-  return card("Each worker's share of the batch", "Baseline steps with the equal split are left out.",
-              line_chart({.title = "Each worker's share of the batch",
-                          .summary = summary,
-                          .x_label = "step",
-                          .y_label = "share",
-                          .series = std::move(all),
-                          .stacked = true,
-                          .percent = true}));
-}
-
-std::string step_times(const Run& run, const Figures& figures) {
-  Series measured{"measured", 0}, predicted{"predicted", 2, LineStyle::kDashed};
-  Series baseline{"baseline (equal split)", 1, LineStyle::kMarks};
-  double longest = 0;
-  for (const StepMetrics& step : run.metrics.steps) {
-    const double x = static_cast<double>(step.step);
-    (step.baseline ? baseline : measured).add(x, step.step_seconds * 1e3);
-    longest = std::max(longest, step.step_seconds * 1e3);
-    if (step.predicted_seconds && !step.baseline) {
-      predicted.add(x, *step.predicted_seconds * 1e3);
-      longest = std::max(longest, *step.predicted_seconds * 1e3);
-    }
-  }
-  LineChart chart{.title = "Step time",
-                  .summary = "Measured and predicted step time by step, baseline steps with the equal split marked.",
-                  .x_label = "step",
-                  .y_label = "milliseconds",
-                  .series = {measured, predicted, baseline},
-                  .from_zero = true};
-  std::erase_if(chart.series, [](const Series& series) { return series.x.empty(); });
-  if (chart.series.empty()) return "";
-  // One stall, such as for a checkpoint, must not flatten all the rest.
-  double typical = 0;
-  for (const auto* step : {&figures.balanced, &figures.equal}) {
-    if (*step) typical = std::max(typical, (*step)->seconds * 1e3);
-  }
-  std::string hint;
-  if (typical > 0 && longest > 2 * typical) {
-    const double unit = std::pow(10, std::floor(std::log10(typical)));
-    chart.y_limit = std::ceil(2 * typical / unit) * unit;
-    hint = fmt::format("The longest step took {} and reaches beyond the chart.", format_seconds(longest / 1e3));
-  }
-  return card("Step time", hint, line_chart(chart));
+  return card("Who did what in a step",
+              "One bar a worker, all on the same scale of time: means over the steps whose time is in the middle half.",
+              html, true);
 }
 
 // What all ranks did in one recorded step with the run's own split and, on the same scale, in a baseline step.
@@ -414,6 +291,25 @@ std::string decisions(const Run& run) {
   return log_card("Why shares moved", std::move(rows), count, false);
 }
 
+// Of a run that was resumed: each start, and what was done from it on.
+std::string history(const Run& run) {
+  const std::vector<Attempt> attempts = list_attempts(run);
+  if (attempts.size() < 2) return "";
+  Rows rows = {{"attempt", "started", "workers", "steps", "took", "ended"}};
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    const Attempt& one = attempts[i];
+    const bool is_last = i + 1 == attempts.size();
+    rows.push_back({fmt::format("{}", i + 1), one.started > 0 ? format_date(one.started) : "–",
+                    fmt::format("{}", one.workers),
+                    one.last_step < one.first_step ? "none" : fmt::format("{} to {}", one.first_step, one.last_step),
+                    format_seconds(one.seconds), one.exit.value_or(is_last ? "not yet, or killed" : "killed")});
+  }
+  return card("Attempts",
+              "The run was resumed. Steps are those that count: what an attempt had done since its last checkpoint was "
+              "done again by the next one. Times are of training, without what lies between attempts.",
+              text_table(std::move(rows), {}), true);
+}
+
 std::string events(const Run& run) {
   Rows rows = {{"step", "time", "event", ""}};
   const auto& events = run.metrics.events;
@@ -425,6 +321,8 @@ std::string events(const Run& run) {
 
 std::string workers(const Run& run, const Figures& figures) {
   Rows rows = {{"rank", "name", "device", "emulated", "samples", "a sample takes", "waits", "idle"}};
+  const std::vector<std::int64_t> whole =
+      figures.basis() ? figures.basis()->whole_samples() : std::vector<std::int64_t>();
   // The replay's devices are in the order of the ranks: by stage, and by replica in it.
   const bool is_predicted = run.prediction && run.prediction->timeline && keeps_its_plan(run) &&
                             run.prediction->timeline->devices.size() == run.file.workers.size();
@@ -435,7 +333,7 @@ std::string workers(const Run& run, const Figures& figures) {
         fmt::format("{}", worker.rank), worker.name, worker.device, worker.emulated.value_or("no"), "–", "–", "–", "–"};
     if (const auto& basis = figures.basis()) {
       const Phases& phases = basis->workers[i];
-      row[4] = fmt::format("{:.0f}", phases.samples);
+      row[4] = fmt::format("{}", whole[i]);
       if (phases.samples > 0) row[5] = format_seconds(phases.busy() / phases.samples);
       if (basis->seconds > 0) row[6] = format_percent(phases.wait / basis->seconds);
       if (basis->seconds > 0) row[7] = format_percent(1 - phases.busy() / basis->seconds);
@@ -514,8 +412,8 @@ std::string render(const Run& run) {
   const Figures figures = compute_figures(run);
   const std::string steps = run.metrics.steps.empty()
                                 ? card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true)
-                                : bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) +
-                                      membership_view(run) + predicted_timeline(run) + timeline(run, figures);
+                                : bars(run, figures) + run_curves(run, figures) + membership_view(run) +
+                                      predicted_timeline(run) + timeline(run, figures);
   const std::string exit = run.file.exit.value_or("");
   return document({.title = fmt::format("Run {}", run.name),
                    .badge = !run.file.finished ? "did not finish"
@@ -525,8 +423,8 @@ std::string render(const Run& run) {
                    .facts = facts(run),
                    .notices_html = notices(run),
                    .tiles_html = headlines(run, figures),
-                   .cards_html = steps + workers(run, figures) + traffic(run, figures) + decisions(run) + events(run) +
-                                 summary(run) + job(run),
+                   .cards_html = history(run) + steps + workers(run, figures) + traffic(run, figures) + decisions(run) +
+                                 events(run) + summary(run) + job(run),
                    .footer = "Motley " + run.file.motley_version});
 }
 

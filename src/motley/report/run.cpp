@@ -1,9 +1,10 @@
 #include "motley/report/run.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "motley/base/os/file.h"
-#include "motley/base/statistics.h"
 #include "motley/serial/json_fields.h"
 
 namespace motley::report {
@@ -67,15 +68,23 @@ Result<std::vector<BenchRow>> read_summary(const fs::path& file) {
   return rows;
 }
 
-std::optional<TypicalStep> typical(const std::vector<const StepMetrics*>& steps, std::size_t workers) {
-  if (steps.empty()) return std::nullopt;
+// Those whose time is in the middle half; all of fewer than four.
+std::vector<const StepMetrics*> middle_half(std::vector<const StepMetrics*> steps) {
+  std::ranges::stable_sort(steps, {}, &StepMetrics::step_seconds);
+  const auto quarter = static_cast<std::ptrdiff_t>(steps.size() / 4);
+  return {steps.begin() + quarter, steps.end() - quarter};
+}
+
+std::optional<TypicalStep> typical(const std::vector<const StepMetrics*>& all, std::size_t workers) {
+  if (all.empty()) return std::nullopt;
+  const std::vector<const StepMetrics*> steps = middle_half(all);
   const auto over = [&](auto value) {
-    std::vector<double> values;
-    for (const StepMetrics* step : steps) values.push_back(value(*step));
-    return median(std::move(values));
+    double sum = 0;
+    for (const StepMetrics* step : steps) sum += value(*step);
+    return sum / static_cast<double>(steps.size());
   };
   TypicalStep result;
-  result.steps = steps.size();
+  result.steps = all.size();
   result.seconds = over([](const StepMetrics& step) { return step.step_seconds; });
   for (std::size_t i = 0; i < workers; ++i) {
     const auto part = [&](auto member) {
@@ -134,6 +143,67 @@ Result<Run> read_run(const fs::path& folder) {
   return run;
 }
 
+std::vector<std::int64_t> TypicalStep::whole_samples() const {
+  std::vector<std::int64_t> whole;
+  std::vector<std::pair<double, std::size_t>> rests;  // what rounding down takes away
+  double sum = 0;
+  std::int64_t given = 0;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    whole.push_back(static_cast<std::int64_t>(std::floor(workers[i].samples)));
+    rests.emplace_back(workers[i].samples - std::floor(workers[i].samples), i);
+    sum += workers[i].samples;
+    given += whole.back();
+  }
+  std::ranges::stable_sort(rests, std::greater(), &std::pair<double, std::size_t>::first);
+  const auto left = static_cast<std::size_t>(std::llround(sum) - given);
+  for (std::size_t i = 0; i < std::min(left, rests.size()); ++i) ++whole[rests[i].second];
+  return whole;
+}
+
+Phases TypicalStep::mean_worker() const {
+  Phases mean;
+  double count = 0;
+  for (const Phases& worker : workers) {
+    if (worker.samples <= 0) continue;
+    ++count;
+    mean.samples += worker.samples;
+    mean.load += worker.load;
+    mean.compute += worker.compute;
+    mean.gradient_sync += worker.gradient_sync;
+    mean.wait += worker.wait;
+  }
+  if (count == 0) return mean;
+  return {mean.samples / count, mean.load / count, mean.compute / count, mean.gradient_sync / count, mean.wait / count};
+}
+
+std::string worker_name(const Run& run, std::size_t worker) {
+  const train::RunWorker& one = run.file.workers[worker];
+  return one.name.empty() ? fmt::format("rank {}", one.rank) : one.name;
+}
+
+double run_seconds(const Run& run) {
+  double last = 0;
+  for (const StepMetrics& line : run.metrics.steps) last = std::max(last, line.time);
+  for (const EvaluationMetrics& line : run.metrics.evaluations) last = std::max(last, line.time);
+  for (const EventMetrics& line : run.metrics.events) last = std::max(last, line.time);
+  return last;
+}
+
+std::vector<Attempt> list_attempts(const Run& run) {
+  const std::vector<train::RunAttempt>& recorded = run.file.attempts;
+  std::vector<Attempt> attempts;
+  for (std::size_t i = 0; i < recorded.size(); ++i) {
+    const bool is_last = i + 1 == recorded.size();
+    const double end = is_last ? run_seconds(run) : recorded[i + 1].after_seconds;
+    const std::int64_t last_step = !is_last                    ? recorded[i + 1].first_step - 1
+                                   : run.metrics.steps.empty() ? -1
+                                                               : run.metrics.steps.back().step;
+    attempts.push_back({recorded[i].started, std::max(0.0, end - recorded[i].after_seconds), recorded[i].first_step,
+                        last_step, recorded[i].workers, recorded[i].exit});
+  }
+  return attempts;
+}
+
 std::optional<TypicalStep> compute_optimum(const TypicalStep& step) {
   double samples = 0, samples_per_second = 0, gradient_sync = step.seconds;
   for (const Phases& worker : step.workers) {
@@ -172,6 +242,10 @@ Figures compute_figures(const Run& run) {
   figures.balanced = typical(settled.size() >= 5 ? settled : own, workers);
   figures.equal = typical(equal, workers);
   if (figures.basis() && !figures.is_planned) figures.optimum = compute_optimum(*figures.basis());
+  figures.batch = static_cast<double>(run.file.global_batch_size);
+  if (figures.batch <= 0 && figures.basis() && !figures.is_planned) {
+    for (const Phases& worker : figures.basis()->workers) figures.batch += worker.samples;
+  }
   return figures;
 }
 
@@ -181,6 +255,11 @@ std::optional<double> Figures::speedup() const {
 
 std::optional<double> Figures::possible_speedup() const {
   return ratio(equal, optimum);
+}
+
+std::optional<double> Figures::samples_per_second() const {
+  if (batch <= 0 || !basis() || basis()->seconds <= 0) return std::nullopt;
+  return batch / basis()->seconds;
 }
 
 std::optional<double> Figures::max_wait_fraction() const {

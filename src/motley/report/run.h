@@ -57,12 +57,17 @@ struct Traffic {
   double pulled = 0, pushed = 0, rows_wait = 0, rows_needed = 0, rows_cached = 0, rows_prefetched = 0;
 };
 
-// A typical step: each value is the median over the steps it stands for.
+// A typical step: each value is the mean over the same steps, so that the workers' samples add up to the batch, and
+// their parts to the step. These are the steps whose time is in the middle half, so that no stall counts.
 struct TypicalStep {
   std::vector<Phases> workers;
   std::vector<Traffic> traffic;  // by worker
   double seconds = 0;
-  std::size_t steps = 0;  // how many it stands for
+  std::size_t steps = 0;  // of how many the middle half was taken
+
+  // The workers' samples as integers that add up to what the means add up to.
+  std::vector<std::int64_t> whole_samples() const;
+  Phases mean_worker() const;  // of those that have samples
 };
 
 struct Figures {
@@ -71,12 +76,30 @@ struct Figures {
   std::optional<TypicalStep> optimum;   // nobody waits: see compute_optimum; not where workers compute different layers
   bool is_planned = false;              // workers compute the layers that a plan gives them
 
+  double batch = 0;  // samples of a step; 0: not known
+
   // Of the run's own steps, or of those with the equal split where there are no others.
   const std::optional<TypicalStep>& basis() const { return balanced ? balanced : equal; }
-  std::optional<double> speedup() const;            // equal over balanced
-  std::optional<double> possible_speedup() const;   // equal over optimum
-  std::optional<double> max_wait_fraction() const;  // of the balanced step's time, over the workers
+  std::optional<double> speedup() const;             // equal over balanced
+  std::optional<double> possible_speedup() const;    // equal over optimum
+  std::optional<double> max_wait_fraction() const;   // of the balanced step's time, over the workers
+  std::optional<double> samples_per_second() const;  // of basis()
 };
+
+// Its name, or "rank 2" where it has none.
+std::string worker_name(const Run& run, std::size_t worker);
+
+// From a start of the run, or a resumption, to the end of its processes.
+struct Attempt {
+  double started = 0;  // seconds since 1970; 0: not known
+  double seconds = 0;
+  std::int64_t first_step = 0, last_step = -1;  // of those that count: what a later attempt did again is that one's
+  int workers = 0;
+  std::optional<std::string> exit;  // none while it goes on, and after it was killed
+};
+std::vector<Attempt> list_attempts(const Run& run);
+// Of all attempts together.
+double run_seconds(const Run& run);
 
 // The first steps are left out where there are enough others: the split is still being learned.
 inline constexpr std::int64_t kSettling = 20;

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <functional>
 #include <numeric>
+#include <tuple>
 
 #include "motley/base/units.h"
 #include "motley/report/page/chart.h"
@@ -15,14 +16,13 @@
 namespace motley::report {
 namespace {
 
+using scheduling::Outcome;
+using scheduling::PolicyOutcome;
 using Rows = std::vector<std::vector<std::string>>;
 
-constexpr int kMaxTracks = 256;           // devices that a Gantt chart shows
-constexpr std::size_t kMaxBlocks = 6000;  // and jobs' parts
-constexpr std::size_t kMaxTicks = 8;
-constexpr std::size_t kMaxJobs = 500;  // that the page of live jobs lists
-constexpr const char* kDeadlines = "in time %";
-constexpr const char* kShare = "of bound %";
+constexpr int kMaxTracks = 256;                // devices that a Gantt chart shows
+constexpr std::size_t kMaxBlocks = 20'000;     // and jobs' parts, of all charts together
+constexpr std::size_t kMaxChartBlocks = 6000;  // of one
 
 std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
@@ -32,17 +32,152 @@ double per_job(const ScheduleView& view, double sum) {
   return sum / static_cast<double>(view.jobs.size());
 }
 
+// --- Figures
+
+enum class Better { kMore, kLess, kNeither };
+
+// A figure of each policy: its heading, how it is computed, and how it is written.
+struct Column {
+  const char* name;
+  Better better;
+  std::function<double(const Outcome&)> figure;
+  std::function<std::string(double)> format;
+};
+
+std::string two_digits(double value) {
+  return fmt::format("{:.2f}", value);
+}
+std::string one_digit(double value) {
+  return fmt::format("{:.1f}", value);
+}
+
+// The percentage of jobs with a deadline that were done by it.
+double percent_in_time(const ScheduleView& view, const Outcome& outcome) {
+  double jobs = 0, met = 0;
+  for (std::size_t i = 0; i < view.jobs.size(); ++i) {
+    if (std::isinf(view.jobs[i].deadline)) continue;
+    ++jobs;
+    if (outcome.jobs[i].finished - view.jobs[i].arrival <= view.jobs[i].deadline) ++met;
+  }
+  return jobs > 0 ? 100 * met / jobs : 0;
+}
+
+double sum_over_jobs(const Outcome& outcome, int scheduling::JobOutcome::* value) {
+  double sum = 0;
+  for (const scheduling::JobOutcome& job : outcome.jobs) sum += job.*value;
+  return sum;
+}
+
+std::vector<Column> list_columns(const ScheduleView& view) {
+  using enum Better;
+  const auto completion = [&view](double scheduling::Completion::* value) {
+    return [&view, value](const Outcome& one) { return scheduling::compute_completion(view.jobs, one).*value; };
+  };
+  const auto fairness = [&view](double scheduling::Fairness::* value, double scale) {
+    return [&view, value, scale](const Outcome& one) {
+      return scale * scheduling::compute_fairness(view.jobs, view.topology, one).*value;
+    };
+  };
+  std::vector<Column> columns = {
+      {"mean h", kLess, completion(&scheduling::Completion::mean), hours},
+      {"median h", kLess, completion(&scheduling::Completion::median), hours},
+      {"p99 h", kLess, completion(&scheduling::Completion::p99), hours},
+      {"makespan h", kLess, [](const Outcome& one) { return one.end - one.begin; }, hours},
+      {"busy %", kMore, [](const Outcome& one) { return 100 * one.utilisation; }, one_digit},
+      {"utility", kMore, [](const Outcome& one) { return one.utility; },
+       [](double value) { return fmt::format("{:.4g}", value); }},
+      {"unfair %", kLess, fairness(&scheduling::Fairness::unfair, 100), one_digit},
+      {"worst", kLess, fairness(&scheduling::Fairness::worst, 1), two_digits},
+      {"restarts a job", kLess,
+       [&view](const Outcome& one) { return per_job(view, sum_over_jobs(one, &scheduling::JobOutcome::restarts)); },
+       two_digits},
+      {"decisions", kNeither, [](const Outcome& one) { return static_cast<double>(one.decisions); },
+       [](double value) { return fmt::format("{:.0f}", value); }},
+      {"ms each", kLess,
+       [](const Outcome& one) { return 1e3 * one.decision_seconds / static_cast<double>(one.decisions); },
+       [](double value) { return fmt::format("{:.4f}", value); }},
+  };
+  if (std::isfinite(view.horizon)) {
+    const double bound = scheduling::utility_bound(view.jobs, view.topology, view.horizon);
+    columns.push_back(
+        {"of bound %", kMore, [bound](const Outcome& one) { return 100 * one.utility / bound; }, two_digits});
+  }
+  if (view.has_failures) {
+    columns.push_back({"jobs lost places", kLess,
+                       [](const Outcome& one) { return sum_over_jobs(one, &scheduling::JobOutcome::failures); },
+                       [](double value) { return fmt::format("{:.0f}", value); }});
+    columns.push_back({"lost device-h", kLess, [](const Outcome& one) { return one.lost_device_seconds; }, hours});
+  }
+  if (std::ranges::any_of(view.jobs, [](const scheduling::Job& job) { return std::isfinite(job.deadline); })) {
+    columns.push_back(
+        {"in time %", kMore, [&view](const Outcome& one) { return percent_in_time(view, one); }, one_digit});
+  }
+  return columns;
+}
+
+// --- Policies that do the same
+
+// Policies under which every job ran at the same times with as many workers: one line, one mark and one chart for all.
+struct Group {
+  std::string name;  // "drf, optimus"
+  std::vector<std::string> policies;
+  const Outcome* outcome = nullptr;
+};
+
+using RunTimes = std::vector<std::tuple<int, double, double, int>>;
+
+RunTimes list_runs(const Outcome& outcome) {
+  RunTimes runs;
+  for (const scheduling::Run& run : outcome.runs) {
+    runs.emplace_back(run.job, run.begin, run.end, scheduling::count_workers(run.placement));
+  }
+  std::ranges::sort(runs);
+  return runs;
+}
+
+std::size_t count_unfinished(const Outcome& outcome) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      outcome.jobs, [](const scheduling::JobOutcome& job) { return !std::isfinite(job.finished); }));
+}
+
+// Ranked: those first that leave the fewest jobs undone, and of these those whose jobs are done soonest.
+std::vector<Group> rank_groups(const ScheduleView& view) {
+  std::vector<Group> groups;
+  std::vector<RunTimes> runs;
+  for (const PolicyOutcome& one : view.outcomes) {
+    const RunTimes own = list_runs(one.outcome);
+    const auto same = static_cast<std::size_t>(std::ranges::find(runs, own) - runs.begin());
+    if (same == runs.size()) {
+      runs.push_back(own);
+      groups.push_back({one.policy, {one.policy}, &one.outcome});
+    } else {
+      groups[same].name += ", " + one.policy;
+      groups[same].policies.push_back(one.policy);
+    }
+  }
+  std::ranges::stable_sort(groups, {}, [&](const Group& group) {
+    return std::pair(count_unfinished(*group.outcome), scheduling::compute_completion(view.jobs, *group.outcome).mean);
+  });
+  return groups;
+}
+
 using Changes = std::vector<std::pair<double, double>>;  // seconds, and what is added to a sum then
+
+// Marks tell many lines apart without their colours.
+Series begin_line(const Group& group, const LineChart& chart) {
+  return {group.name, static_cast<int>(chart.series.size()), LineStyle::kSpaced};
+}
 
 // A line a policy over time, of a sum that changes by steps.
 template <class ListChanges>
-std::string chart_over_time(LineChart chart, const ScheduleView& view, double scale, const ListChanges& list_changes) {
-  chart.x_label = "hours";
+std::string chart_over_time(LineChart chart, const std::vector<Group>& groups, double scale,
+                            const ListChanges& list_changes) {
+  chart.x_label = "hours of the trace";
   chart.from_zero = true;
-  for (const scheduling::PolicyOutcome& one : view.outcomes) {
-    Changes changes = list_changes(one.outcome);
+  for (const Group& group : groups) {
+    Changes changes = list_changes(*group.outcome);
     std::ranges::sort(changes);
-    Series series{one.policy, static_cast<int>(chart.series.size())};
+    Series series = begin_line(group, chart);
     double sum = 0;
     for (std::size_t i = 0; i < changes.size(); ++i) {
       const auto& [seconds, added] = changes[i];
@@ -55,11 +190,11 @@ std::string chart_over_time(LineChart chart, const ScheduleView& view, double sc
   return line_chart(chart);
 }
 
-std::string queue_chart(const ScheduleView& view) {
+std::string queue_chart(const ScheduleView& view, const std::vector<Group>& groups) {
   const LineChart chart{.title = "Jobs that wait",
                         .summary = "How many jobs have arrived and have no workers, over time, by policy.",
                         .y_label = "jobs"};
-  return chart_over_time(chart, view, 1, [&](const scheduling::Outcome& outcome) {
+  return chart_over_time(chart, groups, 1, [&](const Outcome& outcome) {
     Changes changes;
     for (std::size_t i = 0; i < view.jobs.size(); ++i) {
       changes.emplace_back(view.jobs[i].arrival, 1);
@@ -73,12 +208,12 @@ std::string queue_chart(const ScheduleView& view) {
   });
 }
 
-std::string busy_chart(const ScheduleView& view) {
+std::string busy_chart(const ScheduleView& view, const std::vector<Group>& groups) {
   const LineChart chart{.title = "Devices that are busy",
                         .summary = "The share of all devices that jobs have, over time, by policy.",
                         .y_label = "share of devices",
                         .percent = true};
-  return chart_over_time(chart, view, 1.0 / view.topology.devices(), [](const scheduling::Outcome& outcome) {
+  return chart_over_time(chart, groups, 1.0 / view.topology.devices(), [](const Outcome& outcome) {
     Changes changes;
     for (const scheduling::Run& run : outcome.runs) {
       const double workers = scheduling::count_workers(run.placement);
@@ -89,21 +224,21 @@ std::string busy_chart(const ScheduleView& view) {
   });
 }
 
-std::string completion_chart(const ScheduleView& view) {
+std::string completion_chart(const ScheduleView& view, const std::vector<Group>& groups) {
   LineChart chart{.title = "Time from arrival to completion",
                   .summary = "The share of jobs that are done within so many hours of their arrival, by policy.",
-                  .x_label = "hours",
+                  .x_label = "hours from arrival",
                   .y_label = "share of jobs",
                   .percent = true,
                   .from_zero = true};
-  for (const scheduling::PolicyOutcome& one : view.outcomes) {
+  for (const Group& group : groups) {
     std::vector<double> seconds;
     for (std::size_t i = 0; i < view.jobs.size(); ++i) {
-      const double finished = one.outcome.jobs[i].finished;
+      const double finished = group.outcome->jobs[i].finished;
       if (std::isfinite(finished)) seconds.push_back(finished - view.jobs[i].arrival);
     }
     std::ranges::sort(seconds);
-    Series series{one.policy, static_cast<int>(chart.series.size())};
+    Series series = begin_line(group, chart);
     for (std::size_t i = 0; i < seconds.size(); ++i) {
       series.add(seconds[i] / 3600, per_job(view, static_cast<double>(i + 1)));
     }
@@ -113,33 +248,24 @@ std::string completion_chart(const ScheduleView& view) {
 }
 
 // A mark a policy: how soon jobs are done, and how far the one treated worst is behind.
-std::string trade_off_chart(const ScheduleView& view) {
+std::string trade_off_chart(const ScheduleView& view, const std::vector<Group>& groups) {
   LineChart chart{.title = "Soon or fair",
                   .summary =
                       "For each policy, mean hours to completion and how many times as long as with an equal part "
                       "of the cluster the job took that was treated worst.",
                   .x_label = "mean hours to completion",
                   .y_label = "times as long, worst job",
-                  .from_zero = true};
-  for (const scheduling::PolicyOutcome& one : view.outcomes) {
-    Series series{one.policy, static_cast<int>(chart.series.size()), LineStyle::kMarks};
-    series.add(scheduling::compute_completion(view.jobs, one.outcome).mean / 3600,
-               scheduling::compute_fairness(view.jobs, view.topology, one.outcome).worst);
+                  .named = true};
+  for (const Group& group : groups) {
+    Series series{group.name, static_cast<int>(chart.series.size()), LineStyle::kMarks};
+    series.add(scheduling::compute_completion(view.jobs, *group.outcome).mean / 3600,
+               scheduling::compute_fairness(view.jobs, view.topology, *group.outcome).worst);
     chart.series.push_back(std::move(series));
   }
   return line_chart(chart);
 }
 
-// The share of jobs with a deadline that were done by it; none where there are no deadlines.
-std::string deadlines_met(const ScheduleView& view, const scheduling::Outcome& outcome) {
-  double jobs = 0, met = 0;
-  for (std::size_t i = 0; i < view.jobs.size(); ++i) {
-    if (std::isinf(view.jobs[i].deadline)) continue;
-    ++jobs;
-    if (outcome.jobs[i].finished - view.jobs[i].arrival <= view.jobs[i].deadline) ++met;
-  }
-  return jobs > 0 ? fmt::format("{:.1f}", 100 * met / jobs) : "";
-}
+// --- Who ran where
 
 // Hands out a node's tracks, which are busy until these times: a run keeps the lowest that are free, which need not be
 // side by side.
@@ -153,113 +279,231 @@ std::vector<int> take_tracks(std::vector<double>& busy_until, int count, double 
   return tracks;
 }
 
-// A card of who ran where: on the first nodes, and from the begin on for as long as there are not too many blocks.
-std::string gantt(const ScheduleView& view, const scheduling::PolicyOutcome& one) {
-  std::vector<std::pair<std::string, int>> groups;
-  std::vector<int> first_track;
-  int tracks = 0;
-  for (const scheduling::Node& node : view.topology.nodes) {
-    if (!groups.empty() && tracks + node.devices > kMaxTracks) break;
-    first_track.push_back(tracks);
-    const std::string type = view.topology.type_name(node);
-    groups.emplace_back(type.empty() ? node.name : fmt::format("{} ({})", node.name, type),
-                        std::min(node.devices, kMaxTracks));
-    tracks += groups.back().second;
-  }
-  std::vector<const scheduling::Run*> runs;
-  for (const scheduling::Run& run : one.outcome.runs) runs.push_back(&run);
-  std::ranges::stable_sort(runs, {}, [](const scheduling::Run* run) { return run->begin; });
+// The nodes that Gantt charts show: the first ones.
+struct Tracks {
+  std::vector<std::pair<std::string, int>> nodes;  // names, and how many devices
+  std::vector<int> first;                          // track of each node
+  int count = 0;
+};
 
-  std::vector<std::vector<double>> busy_until;  // of each node's tracks
-  for (const auto& [name, count] : groups) busy_until.emplace_back(static_cast<std::size_t>(count), -1);
+Tracks list_tracks(const scheduling::ClusterTopology& topology) {
+  Tracks tracks;
+  for (const scheduling::Node& node : topology.nodes) {
+    if (!tracks.nodes.empty() && tracks.count + node.devices > kMaxTracks) break;
+    tracks.first.push_back(tracks.count);
+    const std::string type = topology.type_name(node);
+    tracks.nodes.emplace_back(type.empty() ? node.name : fmt::format("{} ({})", node.name, type),
+                              std::min(node.devices, kMaxTracks));
+    tracks.count += tracks.nodes.back().second;
+  }
+  return tracks;
+}
+
+// From the begin on for as long as there are not too many blocks.
+struct Gantt {
   std::vector<Block> blocks;
-  double end = std::max(one.outcome.end, 1.0);
+  double end = 0;  // seconds
+};
+
+Gantt draw_runs(const ScheduleView& view, const Outcome& outcome, const Tracks& tracks, std::size_t most) {
+  std::vector<const scheduling::Run*> runs;
+  for (const scheduling::Run& run : outcome.runs) runs.push_back(&run);
+  std::ranges::stable_sort(runs, {}, [](const scheduling::Run* run) { return run->begin; });
+  std::vector<std::vector<double>> busy_until;  // of each node's tracks
+  for (const auto& [name, count] : tracks.nodes) busy_until.emplace_back(static_cast<std::size_t>(count), -1);
+  Gantt gantt{{}, std::max(outcome.end, 1.0)};
   for (const scheduling::Run* run : runs) {
-    if (blocks.size() >= kMaxBlocks) {
-      end = run->begin;
+    if (gantt.blocks.size() >= most) {
+      gantt.end = run->begin;
       break;
     }
     for (const scheduling::Part& part : run->placement) {
       const auto node = static_cast<std::size_t>(part.node);
-      if (node >= groups.size()) continue;
+      if (node >= tracks.nodes.size()) continue;
       const std::vector<int> taken = take_tracks(busy_until[node], part.workers, run->begin, run->end);
       for (std::size_t i = 0; i < taken.size();) {  // tracks side by side are one block
         std::size_t next = i + 1;
         while (next < taken.size() && taken[next] == taken[next - 1] + 1) ++next;
-        blocks.push_back(
-            {run->begin, run->end, first_track[node] + taken[i], static_cast<int>(next - i), run->job,
+        gantt.blocks.push_back(
+            {run->begin, run->end, tracks.first[node] + taken[i], static_cast<int>(next - i), run->job,
              fmt::format("{}: {} of {} workers on {}, {} h to {} h", view.jobs[static_cast<std::size_t>(run->job)].name,
-                         part.workers, scheduling::count_workers(run->placement), groups[node].first, hours(run->begin),
-                         hours(run->end))});
+                         part.workers, scheduling::count_workers(run->placement), tracks.nodes[node].first,
+                         hours(run->begin), hours(run->end))});
         i = next;
       }
     }
   }
-  std::vector<std::pair<double, std::string>> ticks;
-  for (std::size_t i = 0; i <= kMaxTicks; ++i) {
-    const double at = end * static_cast<double>(i) / kMaxTicks;
-    ticks.emplace_back(at, hours(at) + " h");
-  }
-  const std::string hint = fmt::format("A row is a device, a colour a job. {} of {} devices, {} of {} hours.", tracks,
-                                       view.topology.devices(), hours(end), hours(one.outcome.end));
-  return card("Who ran where: " + one.policy, escape(hint),
-              gantt_chart(blocks, groups, end, "Which jobs ran where under " + one.policy) + bar_axis(ticks, end),
-              true);
+  return gantt;
 }
 
-// The nodes of a live cluster, and which jobs have their devices.
-Rows node_rows(const scheduling::Controller& controller) {
-  std::map<std::string, std::pair<int, std::vector<std::string>>> used;  // devices, and by which jobs
-  for (const scheduling::JobRecord& record : controller.records()) {
-    for (const scheduling::NodeAllocation& allocation : record.nodes) {
-      auto& [devices, jobs] = used[allocation.node];
-      devices += allocation.workers;
-      jobs.push_back(fmt::format("{} ({})", record.job.name, allocation.workers));
+// A card a group, all on one scale of time: that of the schedule that takes longest, or as far as all are drawn.
+std::string gantt_cards(const ScheduleView& view, const std::vector<Group>& groups) {
+  const Tracks tracks = list_tracks(view.topology);
+  const std::size_t most = std::min(kMaxChartBlocks, kMaxBlocks / groups.size());
+  std::vector<Gantt> charts;
+  double longest = 0, shown = std::numeric_limits<double>::infinity();
+  for (const Group& group : groups) {
+    charts.push_back(draw_runs(view, *group.outcome, tracks, most));
+    longest = std::max(longest, std::max(group.outcome->end, 1.0));
+    if (charts.back().end < group.outcome->end) shown = std::min(shown, charts.back().end);
+  }
+  const double extent = std::min(longest, shown);
+  std::vector<std::pair<double, std::string>> ticks;
+  for (const double at : round_ticks(extent / 3600)) ticks.emplace_back(at * 3600, fmt::format("{:g} h", at));
+  std::string html;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    std::string hint = "A row is a device, a colour a job.";
+    if (tracks.count < view.topology.devices()) {
+      hint += fmt::format(" The first {} of {} devices.", tracks.count, view.topology.devices());
+    }
+    hint += extent < groups[i].outcome->end
+                ? fmt::format(" The first {} of {} hours.", hours(extent), hours(groups[i].outcome->end))
+                : fmt::format(" All is done after {} hours.", hours(groups[i].outcome->end));
+    html += card("Who ran where: " + groups[i].name, escape(hint),
+                 gantt_chart(charts[i].blocks, tracks.nodes, extent, "Which jobs ran where under " + groups[i].name) +
+                     bar_axis(ticks, extent),
+                 true);
+  }
+  return html;
+}
+
+// --- What comes first
+
+// The policy that is best at something, and how far the next and the last are behind.
+std::string best_tile(const std::vector<Group>& groups, const Column& column, const char* label, const char* unit) {
+  std::vector<std::pair<double, const Group*>> order;
+  for (const Group& group : groups) order.emplace_back(column.figure(*group.outcome), &group);
+  std::ranges::stable_sort(order, [&](const auto& a, const auto& b) {
+    return column.better == Better::kMore ? a.first > b.first : a.first < b.first;
+  });
+  const auto& [best, first] = order.front();
+  const auto text = [&](double value) { return column.format(value) + unit; };
+  if (order.size() == 1) return tile(label, text(best), "");
+  const auto behind = [&, best = best](const std::pair<double, const Group*>& other) {
+    const double ratio = best > 0 ? other.first / best : 0;
+    return fmt::format("{} {}{}", other.second->name, text(other.first),
+                       ratio <= 0   ? ""
+                       : ratio >= 2 ? fmt::format(" ({:.1f} times as much)", ratio)
+                                    : fmt::format(" ({:+.0f} %)", 100 * (ratio - 1)));
+  };
+  std::string remark = text(best);
+  std::size_t next = 1;
+  for (; next < order.size() && text(order[next].first) == text(best); ++next) {
+    remark += (next == 1 ? "; the same: " : ", ") + order[next].second->name;
+  }
+  if (next < order.size()) remark += "; next: " + behind(order[next]);
+  if (next + 1 < order.size()) remark += "; last: " + behind(order.back());
+  return tile(label, first->name, remark);
+}
+
+std::string tiles(const ScheduleView& view, const std::vector<Group>& groups, const std::vector<Column>& columns) {
+  const bool is_one = groups.size() == 1;
+  std::string html;
+  for (const auto& [name, label, alone, unit] :
+       {std::tuple("mean h", "Jobs done soonest", "Mean time to completion", " h on average"),
+        {"makespan h", "All jobs done soonest", "All jobs done after", " h"},
+        {"worst", "Fairest to the worst job", "Worst job, times as long as fair", "×"},
+        {"busy %", "Devices busiest", "Devices busy", " %"},
+        {"in time %", "Most jobs in time", "Jobs in time", " %"},
+        {"of bound %", "Most utility", "Utility, of its bound", " %"}}) {
+    const auto column =
+        std::ranges::find_if(columns, [&](const Column& one) { return one.name == std::string_view(name); });
+    if (column != columns.end() && !view.jobs.empty()) html += best_tile(groups, *column, is_one ? alone : label, unit);
+  }
+  return html;
+}
+
+bool is_elastic(const scheduling::Job& job) {
+  return job.min_workers() < job.max_workers();
+}
+
+// What a reader would wonder about: policies that do the same, figures that are all the same, jobs that are not done.
+std::vector<std::string> remarks(const ScheduleView& view, const std::vector<Group>& groups,
+                                 const std::vector<std::pair<std::string, std::string>>& constants) {
+  std::vector<std::string> sentences;
+  for (const Group& group : groups) {
+    if (group.policies.size() < 2) continue;
+    sentences.push_back(fmt::format(
+        "{} run every job at the same times with as many workers, so they share a line, a mark and a chart.{}",
+        group.name,
+        std::ranges::none_of(view.jobs, is_elastic)
+            ? " Here no job is elastic: the number of its workers, which several policies differ "
+              "in choosing, is given."
+            : ""));
+  }
+  const bool all_done =
+      std::ranges::all_of(groups, [](const Group& group) { return count_unfinished(*group.outcome) == 0; });
+  std::vector<std::string> same;
+  for (const auto& [name, value] : constants) same.push_back(fmt::format("{} ({})", name, value));
+  if (!same.empty()) {
+    std::string text = fmt::format("The same under every policy, and so not in the table: {}.", fmt::join(same, ", "));
+    const bool has_utility = std::ranges::any_of(constants, [](const auto& one) { return one.first == "utility"; });
+    if (has_utility && all_done) {
+      text += " Utility counts the iterations that jobs have done, not when, and every policy finishes all jobs.";
+    }
+    sentences.push_back(text);
+  }
+  for (const Group& group : groups) {
+    if (const std::size_t left = count_unfinished(*group.outcome); left > 0) {
+      sentences.push_back(
+          fmt::format("{} leaves {} of {} jobs undone at the end; its hours are of those that are done.", group.name,
+                      left, view.jobs.size()));
     }
   }
-  Rows rows = {{"node", "type", "state", "devices used", "jobs"}};
-  for (std::size_t i = 0; i < controller.topology().nodes.size(); ++i) {
-    const scheduling::Node& node = controller.topology().nodes[i];
-    const auto& [devices, jobs] = used[node.name];
-    rows.push_back({node.name, controller.topology().type_name(node), controller.node_state(i),
-                    fmt::format("{} of {}", devices, node.devices), fmt::format("{}", fmt::join(jobs, ", "))});
+  return sentences;
+}
+
+// The ranked table: a row a policy, the best cell of each column marked, and no column that says the same everywhere.
+struct Table {
+  std::string html;
+  std::vector<std::pair<std::string, std::string>> constants;  // headings and values of the columns left out
+};
+
+Table rank_table(const std::vector<Group>& groups, const std::vector<Column>& columns) {
+  Table result;
+  std::vector<std::string> headings = {"", "policy"};
+  Rows rows;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    rows.push_back(
+        {fmt::format("{}", i + 1), fmt::format("<span class=\"key\" style=\"background:var(--series-{})\"></span>{}",
+                                               i % 8, escape(groups[i].name))});
   }
-  return rows;
+  for (const Column& column : columns) {
+    std::vector<std::string> texts;
+    std::vector<double> values;
+    for (const Group& group : groups) {
+      values.push_back(column.figure(*group.outcome));
+      texts.push_back(column.format(values.back()));
+    }
+    const bool is_constant = std::ranges::all_of(texts, [&](const std::string& text) { return text == texts[0]; });
+    if (is_constant && groups.size() > 1) {
+      result.constants.emplace_back(column.name, texts[0]);
+      continue;
+    }
+    headings.emplace_back(column.name);
+    const auto best =
+        column.better == Better::kMore ? std::ranges::max_element(values) : std::ranges::min_element(values);
+    const std::string best_text = texts[static_cast<std::size_t>(best - values.begin())];
+    const bool marks = column.better != Better::kNeither && groups.size() > 1;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      rows[i].push_back(marks && texts[i] == best_text ? best_cell(texts[i]) : texts[i]);
+    }
+  }
+  std::vector<std::size_t> numeric(headings.size() - 2);
+  std::iota(numeric.begin(), numeric.end(), 2);
+  result.html = table(headings, rows, numeric);
+  return result;
 }
 
 }  // namespace
 
 Rows schedule_rows(const ScheduleView& view) {
-  Rows rows = {{"policy", "mean h", "median h", "p99 h", "makespan h", "busy %", "utility", "unfair %", "worst",
-                "restarts a job", "decisions", "ms each"}};
-  for (const scheduling::PolicyOutcome& one : view.outcomes) {
-    const scheduling::Outcome& outcome = one.outcome;
-    const scheduling::Completion completion = scheduling::compute_completion(view.jobs, outcome);
-    const scheduling::Fairness fairness = scheduling::compute_fairness(view.jobs, view.topology, outcome);
-    double restarts = 0;
-    for (const scheduling::JobOutcome& job : outcome.jobs) restarts += job.restarts;
-    rows.push_back({one.policy, hours(completion.mean), hours(completion.median), hours(completion.p99),
-                    hours(outcome.end - outcome.begin), fmt::format("{:.1f}", 100 * outcome.utilisation),
-                    fmt::format("{:.4g}", outcome.utility), fmt::format("{:.1f}", 100 * fairness.unfair),
-                    fmt::format("{:.2f}", fairness.worst), fmt::format("{:.2f}", per_job(view, restarts)),
-                    fmt::format("{}", outcome.decisions),
-                    fmt::format("{:.4f}", 1e3 * outcome.decision_seconds / static_cast<double>(outcome.decisions))});
-    if (std::isfinite(view.horizon)) {
-      if (rows.size() == 2) rows.front().emplace_back(kShare);
-      rows.back().push_back(fmt::format(
-          "{:.2f}", 100 * outcome.utility / scheduling::utility_bound(view.jobs, view.topology, view.horizon)));
-    }
-    if (view.has_failures) {
-      int failures = 0;
-      for (const scheduling::JobOutcome& job : outcome.jobs) failures += job.failures;
-      if (rows.size() == 2) rows.front().insert(rows.front().end(), {"jobs lost places", "lost device-h"});
-      rows.back().push_back(fmt::format("{}", failures));
-      rows.back().push_back(hours(outcome.lost_device_seconds));
-    }
-    const std::string met = deadlines_met(view, outcome);
-    if (met.empty()) continue;
-    if (rows.front().back() != kDeadlines) rows.front().emplace_back(kDeadlines);
-    rows.back().push_back(met);
+  const std::vector<Column> columns = list_columns(view);
+  Rows rows = {{"policy"}};
+  for (const Column& column : columns) rows.front().emplace_back(column.name);
+  for (const PolicyOutcome& one : view.outcomes) {
+    rows.push_back({one.policy});
+    for (const Column& column : columns) rows.back().push_back(column.format(column.figure(one.outcome)));
   }
   return rows;
 }
@@ -267,47 +511,32 @@ Rows schedule_rows(const ScheduleView& view) {
 std::string schedule_page(const ScheduleView& view) {
   double device_seconds = 0;
   for (const scheduling::Job& job : view.jobs) device_seconds += job.device_seconds();
-  const Rows rows = schedule_rows(view);
-  std::vector<std::size_t> numeric(rows.front().size() - 1);
-  std::iota(numeric.begin(), numeric.end(), 1);
-  std::string cards = card("Policies compared",
-                           "Hours from arrival to completion. Utility is the sum of the jobs' own, and its bound what "
-                           "each would have alone. Unfair are jobs that took longer than they would have with an equal "
-                           "part of the cluster; the worst one so many times as long.",
-                           text_table(rows, numeric), true) +
-                      card("Waiting", "", queue_chart(view)) + card("Busy devices", "", busy_chart(view)) +
-                      card("Done within", "", completion_chart(view)) + card("Soon or fair", "", trade_off_chart(view));
-  for (const scheduling::PolicyOutcome& one : view.outcomes) cards += gantt(view, one);
-  return document(
-      {.title = "Schedule of " + view.trace,
-       .heading = view.trace,
-       .facts = {fmt::format("{} jobs", view.jobs.size()),
-                 fmt::format("{} device-hours asked for", hours(device_seconds)),
-                 fmt::format("{} devices on {} nodes", view.topology.devices(), view.topology.nodes.size())},
-       .cards_html = cards});
-}
-
-std::string scheduler_page(const scheduling::Controller& controller) {
-  Rows rows = {{"id", "name", "state", "workers", "nodes", "attempt", "restart cost", "last change"}};
-  int pending = 0, running = 0, over = 0;
-  const std::vector<scheduling::JobRecord>& records = controller.records();
-  for (auto record = records.rbegin(); record != records.rend(); ++record) {
-    const bool is_pending = record->state == scheduling::JobState::kPending;
-    ++(is_over(record->state) ? over : is_pending ? pending : running);
-    if (rows.size() > kMaxJobs) continue;
-    const std::string resizing =
-        record->resizing.empty() ? "" : fmt::format(", to go on with {}", count_workers(record->resizing));
-    rows.push_back({fmt::format("{}", record->id), record->job.name, to_string(record->state),
-                    fmt::format("{}{}", count_workers(record->nodes), resizing), scheduling::describe(record->nodes),
-                    fmt::format("{}", record->attempt),
-                    format_seconds(record->restart_cost()) + (record->measured_restart_cost ? " measured" : ""),
-                    record->changed});
-  }
-  return document({.title = "Scheduler",
-                   .facts = {fmt::format("{} pending", pending), fmt::format("{} running", running),
-                             fmt::format("{} over", over), fmt::format("policy {}", controller.policy())},
-                   .cards_html = card("Nodes", "", text_table(node_rows(controller)), true) +
-                                 card("Jobs", "The newest first.", text_table(rows, {0, 3, 5}), true)});
+  const std::vector<Group> groups = rank_groups(view);
+  const std::vector<Column> columns = list_columns(view);
+  const Table table = rank_table(groups, columns);
+  std::string sentences;
+  for (const std::string& one : remarks(view, groups, table.constants)) sentences += "<li>" + escape(one) + "</li>\n";
+  if (!sentences.empty()) sentences = "<ul class=\"sentences\">\n" + sentences + "</ul>\n";
+  const std::string cards =
+      card(
+          groups.size() > 1 ? "Policies ranked" : "Figures",
+          "By the mean hours from arrival to completion; ★ marks the best of a column. Utility is the sum of the jobs' "
+          "own, and its bound what each would have alone. Unfair are jobs that took longer than they would have with "
+          "an "
+          "equal part of the cluster; the worst one so many times as long.",
+          table.html + sentences, true) +
+      card("Waiting", "", queue_chart(view, groups)) + card("Busy devices", "", busy_chart(view, groups)) +
+      card("Done within", "", completion_chart(view, groups)) +
+      card("Soon or fair", "Both are best at the lower left.", trade_off_chart(view, groups)) +
+      gantt_cards(view, groups);
+  return document({.title = "Schedule of " + view.trace,
+                   .heading = view.trace,
+                   .facts = {fmt::format("{} jobs", view.jobs.size()),
+                             fmt::format("{} device-hours asked for", hours(device_seconds)),
+                             fmt::format("{} devices on {} nodes", view.topology.devices(), view.topology.nodes.size()),
+                             view.outcomes.size() == 1 ? "1 policy" : fmt::format("{} policies", view.outcomes.size())},
+                   .tiles_html = tiles(view, groups, columns),
+                   .cards_html = cards});
 }
 
 }  // namespace motley::report

@@ -1,12 +1,11 @@
-// Pages of scheduled jobs that open offline: what policies made of a trace (figures side by side, the queue and the
-// devices over time, and who ran where), and what the scheduler's service has now.
+// The page of a replayed trace, which opens offline: which policy is best at what, their figures side by side, the
+// queue and the devices over time, and who ran where.
 #pragma once
 
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "motley/scheduling/service/controller.h"
 #include "motley/scheduling/simulator/simulator.h"
 
 namespace motley::report {
@@ -24,8 +23,5 @@ struct ScheduleView {
 std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view);
 
 std::string schedule_page(const ScheduleView& view);
-
-// The nodes and jobs of the service as they are now.
-std::string scheduler_page(const scheduling::Controller& controller);
 
 }  // namespace motley::report

@@ -9,12 +9,15 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/file.h"
+#include "motley/base/units.h"
 #include "motley/net/socket.h"
-#include "motley/report/schedule_page.h"
+#include "motley/report/scheduler_page.h"
 #include "motley/scheduling/executors/executors.h"
 #include "tests/temporary_folder.h"
 
@@ -201,6 +204,72 @@ TEST_F(ServiceTest, OutlivesConnectionsAndHeadersWithoutEnd) {
   }
   EXPECT_LT(peak_resident_bytes() - memory, 10e6);
   EXPECT_EQ(get("/v1/jobs")["jobs"].size(), 1u);
+}
+
+// A job's output and the page of its run: as they are there, and as nothing that could act for the reader.
+TEST_F(ServiceTest, ShowsWhatAJobLeavesToRead) {
+  const auto run = folder_.path / "run";
+  std::filesystem::create_directory(run);
+  ASSERT_TRUE(write_file(run / "report.html", "<script>1</script>"));
+  const nlohmann::json job = {
+      {"name", "trains"},
+      {"command", {"bash", "-c", "echo one line; echo another", "--run-directory", run.string()}},
+      {"directory", "/"},
+      {"workers", 1},
+      {"estimated_duration", 5},
+      {"restart_cost", 0},
+      {"grace_period", 5}};
+  ASSERT_EQ(client_->Post("/v1/jobs", job.dump(), "application/json")->status, 200);
+  submit("plain", "exit 3");
+  wait_until("trains", "completed");
+  wait_until("plain", "failed");
+  const auto log = client_->Get("/v1/jobs/trains/log");
+  ASSERT_TRUE(log);
+  EXPECT_EQ(log->body, "one line\nanother\n");
+  EXPECT_EQ(log->get_header_value("Content-Type"), "text/plain; charset=utf-8");
+  EXPECT_EQ(log->get_header_value("X-Content-Type-Options"), "nosniff");
+  const auto report = client_->Get("/v1/jobs/trains/report");
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->body, "<script>1</script>");
+  EXPECT_THAT(report->get_header_value("Content-Security-Policy"),
+              ::testing::AllOf(::testing::StartsWith("sandbox allow-scripts"), HasSubstr("default-src 'none'"),
+                               ::testing::Not(HasSubstr("allow-same-origin"))));
+  EXPECT_EQ(client_->Get("/v1/jobs/plain/report")->status, 404);
+  EXPECT_EQ(client_->Get("/v1/jobs/nobody/log")->status, 400);
+  EXPECT_EQ(unauthenticated_->Get("/v1/jobs/trains/log")->status, 401);
+  const std::string page = client_->Get("/")->body;
+  EXPECT_THAT(page, HasSubstr("href=\"v1/jobs/trains/log\""));
+  EXPECT_THAT(page, HasSubstr("href=\"v1/jobs/trains/report\""));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("v1/jobs/plain/report")));
+  EXPECT_THAT(page, HasSubstr("it failed 1 times, last with 3"));
+}
+
+TEST_F(ServiceTest, ThePageSaysWhyJobsWaitAndWhenTheyShouldEnd) {
+  nlohmann::json job = {{"command", {"sleep", "100"}}, {"directory", "/"},  {"workers", 4},
+                        {"estimated_duration", 3600},  {"restart_cost", 0}, {"grace_period", 5}};
+  for (const char* name : {"first", "second"}) {
+    job["name"] = name;
+    ASSERT_EQ(client_->Post("/v1/jobs", job.dump(), "application/json")->status, 200);
+    if (name == std::string("first")) wait_until("first", "running");
+  }
+  std::string page;
+  // Explanations are a few seconds old at most.
+  for (const Deadline deadline = Deadline::after(60); !deadline.passed();) {
+    page = client_->Get("/")->body;
+    if (page.find("it needs 4 devices, and 0 of 4 are free") != std::string::npos) break;
+    SteadyClock::instance().sleep_until(monotonic_seconds() + 0.1);
+  }
+  EXPECT_THAT(page, HasSubstr("it needs 4 devices, and 0 of 4 are free"));
+  EXPECT_THAT(page, HasSubstr("4 of 4"));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("http-equiv=\"refresh\" content=\"5\"><meta")));
+  // As the forecast says that `why` makes at the moment; the page's is a little older.
+  const double ends = get("/v1/jobs/second/why")["finishes_in_seconds"];
+  EXPECT_GT(ends, 3600);
+  bool is_said = false;
+  for (int older = 0; older < 120; ++older) {
+    is_said |= page.find("<td>in " + format_seconds(std::floor(ends) + older) + "</td>") != std::string::npos;
+  }
+  EXPECT_TRUE(is_said) << ends;
 }
 
 TEST_F(ServiceTest, SaysWhatIsWrong) {

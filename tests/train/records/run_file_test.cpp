@@ -39,6 +39,22 @@ TEST(RunFile, ReadsBackToTheByte) {
     "profile": "profile.json",
     "cluster": null
   },
+  "attempts": [
+    {
+      "started": 1773480413.5,
+      "first_step": 1,
+      "after_seconds": 0.0,
+      "workers": 2,
+      "exit": "interrupted"
+    },
+    {
+      "started": 1773484013.5,
+      "first_step": 121,
+      "after_seconds": 74.25,
+      "workers": 2,
+      "exit": null
+    }
+  ],
   "finished": false,
   "exit": null,
   "error": null,
@@ -54,6 +70,28 @@ TEST(RunFile, ReadsBackToTheByte) {
   EXPECT_FALSE(run->planned->cluster);
   ASSERT_TRUE(write_run_file(file, *run));
   EXPECT_EQ(*read_file(file), text);
+}
+
+TEST(RunFile, ARunThatGoesOnKeepsItsBeginAndAllAttempts) {
+  RunFile first;
+  first.started = 100;
+  first.workers.resize(2);
+  first.exit = "interrupted";  // without attempts, as of a program that writes none
+  RunFile second;
+  second.started = 900;
+  continue_run(second, first, {.started = 900, .first_step = 7, .after_seconds = 12.5, .workers = 3});
+  EXPECT_EQ(second.started, 100);
+  ASSERT_EQ(second.attempts.size(), 2u);
+  EXPECT_EQ(second.attempts[0].started, 100);
+  EXPECT_EQ(second.attempts[0].workers, 2);
+  EXPECT_EQ(second.attempts[0].exit, "interrupted");
+  EXPECT_EQ(second.attempts[1].first_step, 7);
+  EXPECT_FALSE(second.attempts[1].exit);
+  RunFile third;
+  continue_run(third, second, {.started = 1800, .first_step = 9, .after_seconds = 20, .workers = 1});
+  ASSERT_EQ(third.attempts.size(), 3u);
+  EXPECT_EQ(third.started, 100);
+  EXPECT_EQ(third.attempts[1].after_seconds, 12.5);
 }
 
 TEST(RunFile, AlmostAllMayBeMissing) {

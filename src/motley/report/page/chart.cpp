@@ -27,7 +27,8 @@ Json rounded(double value) {
   return std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr);
 }
 
-constexpr const char* kStyleNames[] = {"line", "faint", "dashed", "marked", "marks", "area"};  // as LineStyle
+// As LineStyle.
+constexpr const char* kStyleNames[] = {"line", "faint", "dashed", "marked", "marks", "spaced", "area"};
 
 // Begin and width of a span of a bar, in percent of its extent; no width where nothing of it is to be seen.
 std::pair<double, double> place(double begin, double end, double extent) {
@@ -71,8 +72,13 @@ std::vector<std::size_t> thin(const std::vector<double>& x, const std::vector<do
 }
 
 std::string line_chart(const LineChart& chart) {
-  Json data = {{"x", chart.x_label},       {"y", chart.y_label},           {"stacked", chart.stacked},
-               {"percent", chart.percent}, {"from_zero", chart.from_zero}, {"y_limit", rounded(chart.y_limit)},
+  Json data = {{"x", chart.x_label},
+               {"y", chart.y_label},
+               {"stacked", chart.stacked},
+               {"percent", chart.percent},
+               {"from_zero", chart.from_zero},
+               {"named", chart.named},
+               {"y_limit", rounded(chart.y_limit)},
                {"series", Json::array()}};
   for (const Series& series : chart.series) {
     MOTLEY_INVARIANT(series.x.size() == series.y.size(), "series '{}' has {} x and {} y", series.name, series.x.size(),
@@ -87,7 +93,9 @@ std::string line_chart(const LineChart& chart) {
                               {"points", std::move(points)}});
   }
   return fmt::format(
-      "<figure class=\"chart\"><div class=\"canvas\"><canvas role=\"img\" aria-label=\"{}: {}\"></canvas></div>"
+      "<figure class=\"chart\"><div class=\"canvas\"><canvas role=\"img\" tabindex=\"0\" aria-label=\"{}: {}\" "
+      "aria-keyshortcuts=\"+ - ArrowLeft ArrowRight Escape\"></canvas>"
+      "<button type=\"button\" class=\"whole-range\" hidden>Whole range</button></div>"
       "<script type=\"application/json\">{}</script></figure>\n",
       escape(chart.title), escape(chart.summary), json_for_script(data));
 }
@@ -133,6 +141,16 @@ std::string gantt_chart(const std::vector<Block>& blocks, const std::vector<std:
         escape(block.text));
   }
   return svg + "</svg>";
+}
+
+std::vector<double> round_ticks(double extent) {
+  if (!(extent > 0)) return {0};
+  const double rough = extent / 8;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  const double step = power * (rough <= power ? 1 : rough <= 2 * power ? 2 : rough <= 5 * power ? 5 : 10);
+  std::vector<double> ticks;
+  for (int i = 0; i * step <= extent * (1 + 1e-9); ++i) ticks.push_back(i * step);
+  return ticks;
 }
 
 std::string bar_axis(const std::vector<std::pair<double, std::string>>& ticks, double extent) {

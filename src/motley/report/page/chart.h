@@ -1,6 +1,6 @@
-// Charts as HTML: lines over a common axis (drawn in the browser by Chart.js), and bars of coloured segments (plain
-// SVG, so that they also show without scripts). Colours are numbers into the page's palette, one for light and one for
-// dark, both told apart by colour-blind readers.
+// Charts as HTML: lines over a common axis (drawn in the browser by Chart.js; charts whose x_label is the same are
+// looked closer at together), and bars of coloured segments (plain SVG, so that they also show without scripts).
+// Colours are numbers into the page's palette, one for light and one for dark, both told apart by colour-blind readers.
 #pragma once
 
 #include <limits>
@@ -17,6 +17,7 @@ enum class LineStyle {
   kDashed,
   kMarked,  // a line with a mark at each point
   kMarks,   // marks only
+  kSpaced,  // a line with a mark here and there, so that many lines are told apart without their colours
   kArea,    // filled down to the series before it; for stacked charts
 };
 
@@ -40,11 +41,13 @@ struct LineChart {
   bool stacked = false;  // series stand on each other (all need the same x) and are drawn as stairs
   bool percent = false;  // y is a fraction shown as a percentage
   bool from_zero = false;
+  bool named = false;                                        // the names stand beside the series' first points
   double y_limit = std::numeric_limits<double>::infinity();  // the axis ends here at the latest
 };
 
-// A series above this many points is thinned (not where stacked: thin those together, before).
-inline constexpr std::size_t kMaxPoints = 1500;
+// A series above this many points is thinned (not where stacked: thin those together, before). More than a screen has
+// columns, for who looks closer at a part.
+inline constexpr std::size_t kMaxPoints = 3000;
 
 std::string line_chart(const LineChart& chart);
 
@@ -62,6 +65,9 @@ struct Segment {
 
 // A bar from 0 to `extent` as an SVG that fills its container's width.
 std::string segment_bar(const std::vector<Segment>& segments, double extent, const std::string& label, int tracks = 1);
+
+// Four to nine places from 0 to `extent` at round numbers.
+std::vector<double> round_ticks(double extent);
 
 // An axis for the bars above it: words at places from 0 to `extent`.
 std::string bar_axis(const std::vector<std::pair<double, std::string>>& ticks, double extent);

@@ -12,6 +12,7 @@ namespace motley::report {
 // The files that the build puts into the binary for every page.
 extern const std::string_view chart_library;  // Chart.js 3.9, MIT licence
 extern const std::string_view page_script;    // page.js
+extern const std::string_view live_script;    // live.js
 extern const std::string_view page_style;     // page.css
 
 namespace {
@@ -35,6 +36,28 @@ COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER I
 OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 */
 )";
+
+// What users wrote is escaped, so that this is ours.
+bool has_charts(std::string_view body_html) {
+  return body_html.find("<canvas") != std::string_view::npos;
+}
+
+std::string document(std::string_view title, std::string_view body_html, bool is_live) {
+  std::string scripts;
+  if (has_charts(body_html)) scripts = fmt::format("<script>\n{}{}</script>\n", kLibraryLicence, chart_library);
+  scripts += fmt::format("<script>\n{}</script>\n", page_script);
+  if (is_live) scripts += fmt::format("<script>\n{}</script>\n", live_script);
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src &#39;none&#39;; "
+      "style-src &#39;unsafe-inline&#39;; script-src &#39;unsafe-inline&#39;; img-src data:{}\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n{}"
+      "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n{}</style>\n</head>\n"
+      "<body>\n{}{}</body>\n</html>\n",
+      is_live ? "; connect-src &#39;self&#39;" : "",
+      is_live ? "<noscript><meta http-equiv=\"refresh\" content=\"5\"></noscript>\n" : "", escape(title), page_style,
+      body_html, scripts);
+}
 
 }  // namespace
 
@@ -114,15 +137,22 @@ std::string text_table(std::vector<std::vector<std::string>> rows, const std::ve
   return table(headings, rows, numeric);
 }
 
+std::string best_cell(std::string_view text) {
+  return fmt::format("<span class=\"best\">{}</span>", escape(text));
+}
+
+std::string to_link(std::string_view path) {
+  constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/";
+  std::string link;
+  for (const char c : path) {
+    link += kPlain.find(c) != std::string_view::npos ? std::string(1, c)
+                                                     : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return link;
+}
+
 std::string document(std::string_view title, std::string_view body_html) {
-  return fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src &#39;none&#39;; "
-      "style-src &#39;unsafe-inline&#39;; script-src &#39;unsafe-inline&#39;; img-src data:\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n{}</style>\n</head>\n"
-      "<body>\n{}<script>\n{}{}</script>\n<script>\n{}</script>\n</body>\n</html>\n",
-      escape(title), page_style, body_html, kLibraryLicence, chart_library, page_script);
+  return document(title, body_html, false);
 }
 
 std::string document(const Page& page) {
@@ -132,11 +162,19 @@ std::string document(const Page& page) {
   }
   body += "</h1>\n<div class=\"facts\">";
   for (const std::string& fact : page.facts) body += fmt::format("<span>{}</span>", escape(fact));
-  body += "</div></header>\n<main>\n" + page.notices_html;
+  body += "</div></header>\n";
+  if (page.is_live)
+    body += "<div class=\"notice bad stale\" role=\"status\" hidden><strong>Stale</strong> <span></span></div>\n";
+  body += "<main>\n" + page.notices_html;
   if (!page.tiles_html.empty()) body += fmt::format("<div class=\"tiles\">\n{}</div>\n", page.tiles_html);
   body += fmt::format("<div class=\"cards\">\n{}</div></main>\n", page.cards_html);
+  if (has_charts(body)) {
+    body +=
+        "<p class=\"chart-help\">To look closer at a chart, drag over a part of it; a double click shows all again. "
+        "With the keyboard: + and −, ← and →, Esc.</p>\n";
+  }
   if (!page.footer.empty()) body += fmt::format("<footer>{}</footer>\n", escape(page.footer));
-  return document(page.title, body);
+  return document(page.title, body, page.is_live);
 }
 
 }  // namespace motley::report

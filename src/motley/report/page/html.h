@@ -33,8 +33,14 @@ std::string table(const std::vector<std::string>& headings, const std::vector<st
 // The same of rows of text, of which the first is the header.
 std::string text_table(std::vector<std::vector<std::string>> rows, const std::vector<std::size_t>& numeric = {});
 
-// A whole page: style, charts' library and script are inside, nothing is loaded from elsewhere (a content security
-// policy forbids it), light and dark follow the reader's system, and it prints.
+// A cell of a table that is the best one of its column or row.
+std::string best_cell(std::string_view text);
+
+// A relative path as the address of a link: what is not plain in it is percent-encoded.
+std::string to_link(std::string_view path);
+
+// A whole page: style, script and, where it has charts, their library are inside, nothing is loaded from elsewhere (a
+// content security policy forbids it), light and dark follow the reader's system, and it prints.
 std::string document(std::string_view title, std::string_view body_html);
 
 // What most pages consist of, from top to bottom. A field that is empty leaves its part out.
@@ -46,6 +52,7 @@ struct Page {
   std::vector<std::string> facts = {};
   std::string notices_html = {}, tiles_html = {}, cards_html = {};
   std::string footer = {};
+  bool is_live = false;  // of a service, which it asks for itself anew every few seconds
 };
 std::string document(const Page& page);
 

@@ -64,6 +64,8 @@ class Controller {
   const std::vector<JobRecord>& records() const { return records_; }
   const JobRecord* find(const std::string& name) const;
   const ClusterTopology& topology() const { return topology_; }
+  // The job's latest attempt, whose number is 0 where it was never started.
+  Attempt make_attempt(const JobRecord& record) const;
   bool is_available(std::size_t node) const;
   const char* node_state(std::size_t node) const;  // "drained", "up" or "down"
   const std::string& policy() const { return options_.policy; }
@@ -99,7 +101,6 @@ class Controller {
   Controller() = default;
   JobRecord& record(int id) { return records_[index(id - 1)]; }
   const JobRecord& record(int id) const { return records_[index(id - 1)]; }
-  Attempt make_attempt(const JobRecord& record) const;
   Placement to_placement(const std::vector<NodeAllocation>& nodes) const;
   bool are_available(const Placement& placement) const;
   void add_live(int id);

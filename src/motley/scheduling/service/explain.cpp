@@ -115,16 +115,14 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
                               present.policy);
 }
 
-// When it should start and be done, and what one device more would change.
-Result<std::vector<Forecast>> foretell(const Controller::Snapshot& present, std::size_t place, Explanation& answer) {
-  const Deadline deadline = Deadline::after(kForecastSeconds);
-  MOTLEY_ASSIGN(std::vector<Forecast> expected, forecast(present, present.jobs, present.topology, deadline));
-  answer.finishes = finite_or_minus_one(expected[place].finishes);
+// What one device more would change of what is expected.
+void foretell_more(const Controller::Snapshot& present, std::size_t place, const std::vector<Forecast>& expected,
+                   const Deadline& deadline, Explanation& answer) {
   ClusterTopology more = present.topology;
   const std::vector<int> types = list_types(present.jobs[place]);
   more.nodes.push_back({.name = "one more", .type = std::max(0, types.empty() ? 0 : types.front())});
   const auto with_more = forecast(present, present.jobs, more, deadline);
-  if (!with_more || !std::isfinite(expected[place].finishes)) return expected;
+  if (!with_more || !std::isfinite(expected[place].finishes)) return;
   double saved = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     if (std::isfinite(expected[i].finishes)) saved += expected[i].finishes - (*with_more)[i].finishes;
@@ -133,7 +131,6 @@ Result<std::vector<Forecast>> foretell(const Controller::Snapshot& present, std:
       fmt::format("with one device more it would be done in {} instead of {}, and all jobs together {} {}",
                   format_seconds((*with_more)[place].finishes), format_seconds(expected[place].finishes),
                   format_seconds(std::abs(saved)), saved >= 0 ? "sooner" : "later");
-  return expected;
 }
 
 // Who is done before a job starts that waits gives back what it gets.
@@ -156,24 +153,11 @@ void find_unblocking(const Controller::Snapshot& present, std::size_t place, con
   }
 }
 
-}  // namespace
-
-Result<Explanation> explain(const Controller::Snapshot& present, const std::string& name) {
-  if (!present.asked) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
-  const JobRecord& record = *present.asked;
-  Explanation answer;
-  answer.name = name;
-  answer.state = to_string(record.state);
-  answer.changed = record.changed;
-  if (is_over(record.state)) {
-    answer.reason = record.state == JobState::kFailed
-                        ? fmt::format("it failed {} times, last with {}, and may be started again {} times",
-                                      record.failures, record.exit_code, record.job.max_retries)
-                        : fmt::format("it ended {} ago", format_seconds(present.now - record.finished));
-    return answer;
-  }
-  const std::size_t place = find_place(present, record.id);
-  const Result<std::vector<Forecast>> expected = foretell(present, place, answer);
+// Of a job that is not over; `expected` is of all of them, or an error where it was not done in time.
+void explain_live(const Controller::Snapshot& present, std::size_t place, const Result<std::vector<Forecast>>& expected,
+                  Explanation& answer) {
+  const JobRecord& record = present.records[place];
+  if (expected) answer.finishes = finite_or_minus_one((*expected)[place].finishes);
   if (record.state != JobState::kPending) {
     answer.reason =
         fmt::format("it {} with {} workers on {} nodes", record.state == JobState::kRunning ? "runs" : "ends",
@@ -184,13 +168,55 @@ Result<Explanation> explain(const Controller::Snapshot& present, const std::stri
     if (const std::string& problem = present.problems[place]; !problem.empty()) {
       answer.reason += fmt::format(", but {}; it is tried again", problem);
     }
-    return answer;
+    return;
   }
   find_constraint(present, record, answer);
-  if (!expected) return answer;
+  if (!expected) return;
   answer.starts = finite_or_minus_one((*expected)[place].starts);
   if (answer.blocked_by != "nodes") find_unblocking(present, place, *expected, answer);
+}
+
+Explanation begin_explanation(const JobRecord& record) {
+  Explanation answer;
+  answer.name = record.job.name;
+  answer.state = to_string(record.state);
+  answer.changed = record.changed;
   return answer;
+}
+
+}  // namespace
+
+std::string describe_end(const JobRecord& record, double now) {
+  return record.state == JobState::kFailed
+             ? fmt::format("it failed {} times, last with {}, and may be started again {} times", record.failures,
+                           record.exit_code, record.job.max_retries)
+             : fmt::format("it ended {} ago", format_seconds(now - record.finished));
+}
+
+Result<Explanation> explain(const Controller::Snapshot& present, const std::string& name) {
+  if (!present.asked) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
+  const JobRecord& record = *present.asked;
+  Explanation answer = begin_explanation(record);
+  if (is_over(record.state)) {
+    answer.reason = describe_end(record, present.now);
+    return answer;
+  }
+  const std::size_t place = find_place(present, record.id);
+  const Deadline deadline = Deadline::after(kForecastSeconds);
+  const auto expected = forecast(present, present.jobs, present.topology, deadline);
+  explain_live(present, place, expected, answer);
+  if (expected) foretell_more(present, place, *expected, deadline, answer);
+  return answer;
+}
+
+std::vector<Explanation> explain_all(const Controller::Snapshot& present, std::size_t most) {
+  const auto expected = forecast(present, present.jobs, present.topology, Deadline::after(kForecastSeconds));
+  std::vector<Explanation> all;
+  for (std::size_t place = 0; place < std::min(most, present.records.size()); ++place) {
+    all.push_back(begin_explanation(present.records[place]));
+    explain_live(present, place, expected, all.back());
+  }
+  return all;
 }
 
 Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, const WhatIf& change) {

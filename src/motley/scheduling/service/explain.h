@@ -37,6 +37,13 @@ void fields(Archive& archive, Explanation& one) {
 // forecasts are not done in the time that they have.
 Result<Explanation> explain(const Controller::Snapshot& present, const std::string& name);
 
+// Of the first jobs that are not over, at most so many, by arrival: what explain() says of each but one_more_device,
+// from one forecast for all.
+std::vector<Explanation> explain_all(const Controller::Snapshot& present, std::size_t most);
+
+// How a job ended that is over, in a sentence.
+std::string describe_end(const JobRecord& record, double now);
+
 struct NewNode {
   std::string name;
   int devices = 1;

@@ -13,6 +13,7 @@
 #include "motley/base/log.h"
 #include "motley/net/http_server.h"
 #include "motley/scheduling/service/explain.h"
+#include "motley/scheduling/service/job_files.h"
 
 namespace motley::scheduling {
 namespace {
@@ -20,7 +21,15 @@ namespace {
 constexpr double kRequestSeconds = 60;  // for which a client is waited for that sends jobs or takes its answer
 constexpr std::chrono::seconds kForecastTurn(20);  // in which forecasts that were asked for before are done
 constexpr std::size_t kMaxBodyBytes = 64 << 20;
-constexpr const char* kRefreshSeconds = "5";
+constexpr std::size_t kMaxLogBytes = 1 << 20;  // of what a job has printed, its end
+constexpr std::size_t kMaxReportBytes = 64 << 20;
+constexpr std::size_t kMaxExplained = 500;    // jobs on the page
+constexpr double kRecentSeconds = 4;          // for which explanations hold, and
+constexpr double kMaxForecastFraction = 0.1;  // of its time that the service computes them for the page, at most
+// A run's page is whatever its job has written: it may run its own scripts, and sees nothing of the service.
+constexpr const char* kReportPolicy =
+    "sandbox allow-scripts allow-popups; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "img-src data:";
 
 using Json = nlohmann::ordered_json;
 
@@ -83,6 +92,16 @@ Result<Json> get_job(Controller& controller, const httplib::Request& request) {
   const JobRecord* record = controller.find(request.matches[1]);
   if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", request.matches[1].str());
   return as_json(*record);
+}
+
+// A file of a job, as `type`; nothing of it is taken for something else.
+void answer_file(httplib::Response& response, const Result<std::string>& content, const char* type) {
+  if (!content) {
+    response.status = 404;
+    return answer(response, {{"error", content.error().message}});
+  }
+  response.set_header("X-Content-Type-Options", "nosniff");
+  response.set_content(*content, type);
 }
 
 Result<Json> cancel_job(Controller& controller, const httplib::Request& request) {
@@ -194,6 +213,30 @@ void Service::answer_forecast(httplib::Response& response, const std::string& as
   answer(response, *json);
 }
 
+// Those of the page: computed anew where they are old, and nobody else computes forecasts.
+std::shared_ptr<const std::vector<Explanation>> Service::recent_explanations() {
+  const std::unique_lock turn(forecasts_, std::try_to_lock);
+  std::unique_lock lock(mutex_);
+  const double begin = monotonic_seconds();
+  if (!turn || begin < explain_after_) return explanations_;
+  const Controller::Snapshot present = controller_.present(wall_seconds());
+  lock.unlock();
+  const auto explanations = std::make_shared<const std::vector<Explanation>>(explain_all(present, kMaxExplained));
+  lock.lock();
+  const double end = monotonic_seconds();
+  explain_after_ = end + std::max(kRecentSeconds, (end - begin) / kMaxForecastFraction);
+  explanations_ = explanations;
+  return explanations;
+}
+
+// The job's latest attempt, copied.
+Result<Attempt> Service::find_attempt(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const JobRecord* record = controller_.find(name);
+  if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
+  return controller_.make_attempt(*record);
+}
+
 // The controller's steps, one after another. What they command is done, and what became of it is looked at, without the
 // lock: the executor may take long, and requests are answered meanwhile.
 void Service::run_steps() {
@@ -263,10 +306,21 @@ void Service::route() {
   server.Get("/v1/nodes", handler(false, list_nodes));
   server.Post("/v1/nodes/([^/]+)/drain", handler(true, drain_node<true>));
   server.Delete("/v1/nodes/([^/]+)/drain", handler(true, drain_node<false>));
+  server.Get("/v1/jobs/([^/]+)/log", [this](const httplib::Request& request, httplib::Response& response) {
+    const Result<Attempt> attempt = find_attempt(request.matches[1]);
+    if (!attempt) return refuse(response, attempt.error());
+    answer_file(response, read_end(output_file(*attempt), kMaxLogBytes), "text/plain; charset=utf-8");
+  });
+  server.Get("/v1/jobs/([^/]+)/report", [this](const httplib::Request& request, httplib::Response& response) {
+    const Result<Attempt> attempt = find_attempt(request.matches[1]);
+    if (!attempt) return refuse(response, attempt.error());
+    response.set_header("Content-Security-Policy", kReportPolicy);
+    answer_file(response, read_file(report_file(*attempt), kMaxReportBytes), "text/html; charset=utf-8");
+  });
   server.Get("/", [this](const httplib::Request&, httplib::Response& response) {
+    const auto explanations = recent_explanations();
     const std::lock_guard lock(mutex_);
-    response.set_header("Refresh", kRefreshSeconds);
-    response.set_content(options_.page(controller_), "text/html; charset=utf-8");
+    response.set_content(options_.page({controller_, *explanations, wall_seconds()}), "text/html; charset=utf-8");
   });
 }
 

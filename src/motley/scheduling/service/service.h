@@ -4,11 +4,13 @@
 //   GET    /v1/jobs                 all of them, briefly; ?state=pending those in that state
 //   GET    /v1/jobs/NAME            everything known of one
 //   GET    /v1/jobs/NAME/why        why it is where it is
+//   GET    /v1/jobs/NAME/log        the end of what its latest attempt has printed, as text
+//   GET    /v1/jobs/NAME/report     the page of its run, where it trains with motley train --run-directory
 //   DELETE /v1/jobs/NAME            cancels it
 //   POST   /v1/what-if              what would change
 //   GET    /v1/nodes                the nodes, and who is on them
 //   POST   /v1/nodes/NAME/drain     no job runs there any more; DELETE takes that back
-//   GET    /                        a page, which reloads itself
+//   GET    /                        a page, which keeps itself up to date
 //
 // Every request shows the token, as "Authorization: Bearer TOKEN", or, where it is GET, as the password of a browser's
 // Basic authentication: a browser resends that whoever's page asks for it. A body is JSON, and says so. Errors are
@@ -25,6 +27,7 @@
 
 #include "motley/net/http_server.h"
 #include "motley/scheduling/service/controller.h"
+#include "motley/scheduling/service/explain.h"
 
 namespace httplib {
 struct Response;
@@ -32,10 +35,17 @@ struct Response;
 
 namespace motley::scheduling {
 
+// What the page of GET / is made from.
+struct PageInput {
+  const Controller& controller;
+  const std::vector<Explanation>& explanations;  // of jobs that are not over, a few seconds old
+  double now = 0;                                // seconds since 1970
+};
+
 struct ServiceOptions {
   net::HttpListen listen;  // port 0 takes any free one
   net::Secret token;
-  std::function<std::string(const Controller&)> page;  // HTML of GET /
+  std::function<std::string(const PageInput&)> page;  // HTML of GET /
 };
 
 class Service {
@@ -57,6 +67,8 @@ class Service {
   void route();
   void answer_forecast(httplib::Response& response, const std::string& asked,
                        const std::function<Result<Json>(const Controller::Snapshot&)>& what);
+  std::shared_ptr<const std::vector<Explanation>> recent_explanations();
+  Result<Attempt> find_attempt(const std::string& name);
   void answer_locked(const httplib::Request& request, httplib::Response& response, bool changes, const What& what);
 
   const ServiceOptions options_;
@@ -68,6 +80,8 @@ class Service {
   std::mutex mutex_;                          // guards all below
   std::condition_variable changed_;
   Controller controller_;
+  std::shared_ptr<const std::vector<Explanation>> explanations_ = std::make_shared<std::vector<Explanation>>();
+  double explain_after_ = 0;  // monotonic seconds, before which they are recent
   bool is_due_ = true;
   bool is_stopping_ = false;
 };

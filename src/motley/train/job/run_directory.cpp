@@ -143,14 +143,16 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
   return write_file(metrics_file(), kept);
 }
 
-Result<std::int64_t> RunDirectory::last_measured_step() const {
-  if (!fs::exists(metrics_file())) return 0;
+Result<RunDirectory::Measured> RunDirectory::last_measured() const {
+  Measured last;
+  if (!fs::exists(metrics_file())) return last;
   MOTLEY_ASSIGN(const std::string text, read_file(metrics_file()));
-  std::int64_t last = 0;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const Result<MetricsLine> read = parse_metrics_line(line);
-    if (const auto* step = read ? std::get_if<StepMetrics>(&*read) : nullptr) last = std::max(last, step->step);
+    if (!read) continue;
+    if (const auto* step = std::get_if<StepMetrics>(&*read)) last.step = std::max(last.step, step->step);
+    last.seconds = std::max(last.seconds, std::visit([](const auto& held) { return held.time; }, *read));
   }
   return last;
 }
@@ -187,6 +189,16 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
       one.emulated = "by the profile '" + job.execution.emulation + "'";
     }
   }
+  const RunAttempt attempt{.started = file.started,
+                           .first_step = facts.done_steps + 1,
+                           .after_seconds = facts.done_seconds,
+                           .workers = static_cast<int>(cluster.workers.size())};
+  const Result<RunFile> before = read_run_file(run.run_file());
+  if (before) {
+    continue_run(file, *before, attempt);
+  } else {
+    file.attempts.push_back(attempt);
+  }
   const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   file.machine = fmt::format("{} cores, {}", ::sysconf(_SC_NPROCESSORS_ONLN), format_bytes(memory));
   return write_run_file(run.run_file(), file);
@@ -207,6 +219,7 @@ Status finish_run_file(const RunDirectory& run, const Status& outcome) {
   MOTLEY_ASSIGN(RunFile file, read_run_file(run.run_file()));
   file.finished = outcome.has_value();
   file.exit = outcome ? "done" : outcome.error().code == ErrorCode::kInterrupted ? "interrupted" : "failed";
+  if (!file.attempts.empty()) file.attempts.back().exit = file.exit;
   if (!outcome && !outcome.error().message.empty()) file.error = outcome.error().message;
   return write_run_file(run.run_file(), file);
 }

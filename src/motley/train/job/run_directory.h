@@ -44,8 +44,12 @@ class RunDirectory {
   // Takes back what was written after the step of the checkpoint that a resumed run starts from: step and evaluation
   // lines of later steps, and what is no such line. Rewrites the file atomically.
   Status roll_back_metrics(std::int64_t step) const;
-  // The last step that they have a line of; 0: none.
-  Result<std::int64_t> last_measured_step() const;
+  // The last step that they have a line of, and the time of the last line; 0: none.
+  struct Measured {
+    std::int64_t step = 0;
+    double seconds = 0;
+  };
+  Result<Measured> last_measured() const;
 
  private:
   std::filesystem::path replaced_folder() const { return folder_ / "replaced"; }
@@ -58,11 +62,14 @@ class RunDirectory {
 struct RunFacts {
   std::string gradient_sync;
   std::uint64_t training_samples = 0;
+  std::int64_t done_steps = 0;           // of a run that is resumed, and
+  double done_seconds = 0;               // what its attempts took so far
   const planning::Plan* plan = nullptr;  // that workers follow
 };
 
-// run.json of a run that begins: what takes part, and on what. Of a planned run also plan.json and, where it is known
-// what the plan was predicted from, profile.json and cluster.yaml, so that the folder can be read by itself.
+// run.json of a run that begins, or goes on: what takes part, and on what. Of a planned run also plan.json and, where
+// it is known what the plan was predicted from, profile.json and cluster.yaml, so that the folder can be read by
+// itself.
 Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts);
 // Adds to run.json what is to be known of the emulation of each rank, where the note is not empty.
 Status note_emulation(const RunDirectory& run, const std::vector<std::string>& notes);

@@ -24,6 +24,18 @@ static void fields(Archive& archive, PlannedFiles& files) {
 }
 
 template <class Archive>
+static void fields(Archive& archive, RunAttempt& attempt) {
+  archive.allow_others();
+  archive.required("started", attempt.started, "seconds since 1970");
+  archive.defaulted("first_step", attempt.first_step, "that it was to do");
+  archive.defaulted("after_seconds", attempt.after_seconds,
+                    "that the attempts before it took, as the times of metrics.jsonl count them");
+  archive.defaulted("workers", attempt.workers, "with which it began");
+  archive.defaulted("exit", attempt.exit,
+                    "done, failed or interrupted; null while it goes on, and after it was killed");
+}
+
+template <class Archive>
 static void fields(Archive& archive, RunFile& run) {
   archive.allow_others();
   archive.defaulted("motley_version", run.motley_version);
@@ -37,6 +49,7 @@ static void fields(Archive& archive, RunFile& run) {
                     "of all workers' devices, by the cluster file; null: not every one has a price");
   archive.defaulted("planned", run.planned,
                     "files of the run's folder: the plan that it began with, and what that was predicted from");
+  archive.defaulted("attempts", run.attempts, "one, and another one for each time that the run was resumed");
   archive.defaulted("finished", run.finished, "false while the run goes on, and after it was killed");
   archive.defaulted("exit", run.exit, "done, failed or interrupted");
   archive.defaulted("error", run.error, "the message, where it failed");
@@ -50,6 +63,16 @@ Result<RunFile> read_run_file(const std::filesystem::path& file) {
 
 Status write_run_file(const std::filesystem::path& file, const RunFile& run) {
   return write_file(file, write_json(run));
+}
+
+void continue_run(RunFile& run, const RunFile& before, RunAttempt attempt) {
+  run.started = before.started;
+  run.attempts = before.attempts;
+  if (run.attempts.empty()) {  // written by another program
+    run.attempts.push_back(
+        {.started = before.started, .workers = static_cast<int>(before.workers.size()), .exit = before.exit});
+  }
+  run.attempts.push_back(std::move(attempt));
 }
 
 std::string run_schema() {

@@ -24,6 +24,15 @@ struct PlannedFiles {
   std::optional<std::string> profile, cluster;
 };
 
+// From a start, or a resumption, to the end of the processes.
+struct RunAttempt {
+  double started = 0;                    // seconds since 1970
+  std::int64_t first_step = 0;           // that it was to do
+  double after_seconds = 0;              // that the attempts before it took, as the times of metrics.jsonl count them
+  int workers = 0;                       // with which it began
+  std::optional<std::string> exit = {};  // as RunFile's; none while it goes on, and after it was killed
+};
+
 struct RunFile {
   std::string motley_version;
   double started = 0;  // seconds since 1970
@@ -34,6 +43,7 @@ struct RunFile {
   std::uint64_t training_samples = 0;    // likewise
   std::optional<double> price_per_hour;  // of all workers' devices; none where not every one has a price
   std::optional<PlannedFiles> planned;
+  std::vector<RunAttempt> attempts;  // one, and another one for each time that it was resumed
   bool finished = false;
   std::optional<std::string> exit;   // done, failed or interrupted
   std::optional<std::string> error;  // the message, where it failed
@@ -43,6 +53,9 @@ struct RunFile {
 // Errors: kInvalidInput with file, field, value and what would be accepted; kIo.
 Result<RunFile> read_run_file(const std::filesystem::path& file);
 Status write_run_file(const std::filesystem::path& file, const RunFile& run);
+
+// Makes `run` the one that `before` says goes on: it keeps the time of its start, and gets another attempt.
+void continue_run(RunFile& run, const RunFile& before, RunAttempt attempt);
 
 // docs/schema/run.schema.json.
 std::string run_schema();

@@ -158,12 +158,13 @@ Status RankWorker::take_over_files(std::int64_t step) {
   std::error_code ignored;  // opening says what is wrong
   std::filesystem::create_directories(run_.folder(), ignored);
   // Between hosts the folder may be this one's alone.
-  if (!std::filesystem::exists(run_.job_file())) MOTLEY_TRY(write_facts());
+  if (!std::filesystem::exists(run_.job_file())) MOTLEY_TRY(write_facts({}));
   if (step < 0) return {};
   MOTLEY_TRY(run_.roll_back_metrics(step));
-  MOTLEY_ASSIGN(const std::int64_t measured, run_.last_measured_step());
+  MOTLEY_ASSIGN(const RunDirectory::Measured measured, run_.last_measured());
+  reporter_->set_now(std::max(reporter_->now(), measured.seconds));
   MOTLEY_TRY(reporter_->open(run_.folder()));
-  return measured < step ? reporter_->repeat(step) : Status();
+  return measured.step < step ? reporter_->repeat(step) : Status();
 }
 
 // Our launcher keeps the logs of the workers that it starts.
@@ -249,6 +250,8 @@ Status RankWorker::open_outputs() {
   if (!writes()) {
     return {};
   }
+  MOTLEY_ASSIGN(const RunDirectory::Measured before, run_.last_measured());
+  reporter_->set_now(before.seconds + reporter_->now());
   MOTLEY_TRY(run_.roll_back_metrics(progress_.step));
   MOTLEY_TRY(reporter_->open(run_.folder()));
   if (progress_.step > 0 && progress_.step >= data_.steps()) {  // the run's files say already how it came to be
@@ -256,14 +259,17 @@ Status RankWorker::open_outputs() {
                  progress_.step, data_.steps());
     return {};
   }
-  MOTLEY_TRY(write_facts());
-  return describe_run();
+  MOTLEY_TRY(write_facts(before));
+  return describe_run(before);
 }
 
-// What the run's folder says of it from the start.
-Status RankWorker::write_facts() const {
+// What the run's folder says of it from the start; `before`: what the attempts before this one have done.
+Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
   MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
-  RunFacts facts{replica_->sync->name(), data_.train().size()};
+  RunFacts facts{.gradient_sync = replica_->sync->name(),
+                 .training_samples = data_.train().size(),
+                 .done_steps = progress_.step,
+                 .done_seconds = before.seconds};
   if (layout_) {
     std::vector<std::string> by_stage;
     for (const planning::Stage& stage : layout_->plan().stages) {
@@ -276,7 +282,7 @@ Status RankWorker::write_facts() const {
 }
 
 // In the log, and as events what matters for its results.
-Status RankWorker::describe_run() {
+Status RankWorker::describe_run(const RunDirectory::Measured& before) {
   const std::string work = fmt::format("{} training samples, {} workers, {} steps of {} samples", data_.train().size(),
                                        context_->present.size(), data_.steps(), job_.training.global_batch_size);
   if (layout_) {
@@ -318,9 +324,14 @@ Status RankWorker::describe_run() {
     const data::LedgerState& ledger = replica_->plan->ledger();
     spdlog::info("resumed after step {}, epoch {}, {} of its samples used", progress_.step, ledger.epoch,
                  ledger.cursor);
-    MOTLEY_TRY(
-        reporter_->event(progress_.step, "resumed",
-                         fmt::format("after step {} with {} workers", progress_.step, context_->present.size())));
+    std::string text =
+        fmt::format("after step {} with {}", progress_.step, format_count(std::ssize(context_->present), "worker"));
+    if (before.step > progress_.step) {
+      text += fmt::format("; {} that the run had done since its checkpoint {} done again",
+                          format_count(before.step - progress_.step, "step"),
+                          before.step == progress_.step + 1 ? "is" : "are");
+    }
+    MOTLEY_TRY(reporter_->event(progress_.step, "resumed", text));
   }
   return {};
 }

@@ -95,8 +95,8 @@ class RankWorker final : public PlanFollower, public ElasticStages {
   Status restore(Checkpoint start, bool resume);
   Status explain(Status loaded, bool resume) const;
   Status open_outputs();
-  Status write_facts() const;
-  Status describe_run();
+  Status write_facts(const RunDirectory::Measured& before) const;
+  Status describe_run(const RunDirectory::Measured& before);
   Status watch_speeds();
   struct Speeds {
     std::string file;
