@@ -16,6 +16,7 @@
 #include "bench/demo_bench.h"
 #include "bench/exchange_bench.h"
 #include "bench/exchange_worker.h"
+#include "bench/help_bench.h"
 #include "bench/house_bench.h"
 #include "bench/partition_bench.h"
 #include "bench/partition_processes.h"
@@ -61,6 +62,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"busy", python_bench("elastic_busy.py")}}},
       {"exchange", {{"all", exchange_bench}}},
       {"gpu", {{"all", python_bench("gpu.py")}}},
+      {"help", {{"all", help_bench}}},
       {"house", {{"all", house_bench}}},
       {"partition", {{"solver", partition_bench}, {"processes", partition_processes}}},
       {"pipeline",

@@ -16,15 +16,9 @@ Result<model::Profile> measure_profile(const BenchOptions& options, const std::f
                                        double seconds) {
   const std::filesystem::path file =
       std::filesystem::temp_directory_path() / fmt::format("motley-bench-profile-{}.json", ::getpid());
-  std::vector<std::string> command = {options.motley.string(),
-                                      "profile",
-                                      job.string(),
-                                      "--output",
-                                      file.string(),
-                                      "--batch-sizes",
-                                      batches,
-                                      "--time-limit",
-                                      fmt::format("{}s", seconds)};
+  std::vector<std::string> command = {
+      options.motley.string(), "profile",       job.string(), "--output",     file.string(),
+      "--overwrite",           "--batch-sizes", batches,      "--time-limit", fmt::format("{}s", seconds)};
   command.insert(command.end(), flags.begin(), flags.end());
   MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
   const Deadline deadline = Deadline::after(kProfileDeadline);

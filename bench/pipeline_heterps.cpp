@@ -127,7 +127,8 @@ class Heterps {
                                         "--global-batch-size",
                                         fmt::format("{:.0f}", kRooflineBatch),
                                         "--output",
-                                        file.string()};
+                                        file.string(),
+                                        "--overwrite"};
     command.insert(command.end(), model_->flags.begin(), model_->flags.end());
     MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
     MOTLEY_TRY(process->finish(Deadline::after(kPlanSeconds)));

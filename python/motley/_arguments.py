@@ -1,16 +1,22 @@
 """Arguments of public functions, checked: each gives the value, or raises ValueError with the argument's name, its value and what is
-accepted."""
+accepted. And the command lines of the package's own commands, which follow the program's."""
 
 from __future__ import annotations
 
+import argparse
+import logging
 import math
 import numbers
 import operator
+import os
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+
+from . import _motley
 
 
 def read_integer(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
@@ -60,3 +66,56 @@ def read_mean(name: str, value: Any) -> float:
 def check_group(group: Any) -> None:
     if group is not None and not isinstance(group, dist.ProcessGroup):
         raise ValueError(f"process_group is a {type(group).__name__}; what torch.distributed.new_group gives is accepted")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The command line of one of the package's commands: help, messages and the flags of every command are as the program's."""
+
+    def __init__(self, name: str, description: str, epilog: str, renamed: Mapping[str, str] | None = None) -> None:
+        """``renamed`` has the flags of now by those that they were before."""
+        super().__init__(prog=f"motley {name}", description=description, epilog=epilog, formatter_class=_HelpFormatter, allow_abbrev=False)
+        self.renamed = renamed or {}
+        for flag, text in (("--quiet", "print results, warnings and errors only"), ("--verbose", "also print what helps to find a fault"),
+                           ("--no-color", "print without colours, as where the variable NO_COLOR is set")):
+            self.add_argument(flag, action="store_true", help=text)
+
+    def error(self, message: str) -> NoReturn:
+        found = re.match(r"unrecognized arguments: (--[^ =]+)", message)
+        if found:
+            flag = found[1]
+            flags = [known for known in self._option_string_actions if known.startswith("--")]
+            near = _motley.nearest_key(flag[2:], [known[2:] for known in flags])
+            meant = f"it is now '{self.renamed[flag]}'" if flag in self.renamed else f"did you mean '--{near}'?" if near else ""
+            accepted = "" if meant else f"accepted: {', '.join(flags)}"
+            message = f"unknown flag '{flag}'; {meant}{accepted}"
+        self.exit(2, f"motley: error: {self.prog}: {message} (--help lists all flags)\n")
+
+    def parse_args(self, words: Any = None, namespace: Any = None) -> Any:
+        given = super().parse_args(words, namespace)
+        if given.quiet and given.verbose:
+            self.error("--quiet excludes --verbose")
+        if given.no_color:
+            os.environ["NO_COLOR"] = "1"
+        return given
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Says of each flag what holds where it is not given: as ``"...; default: in words"`` has it, else its default."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=100)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, _, words = (action.help or "").partition("; default: ")
+        if action.nargs == argparse.REMAINDER:
+            return text
+        if action.required:
+            return f"{text} [required]"
+        if action.nargs == 0:
+            return f"{text} [switch; default: off]"
+        return f"{text} [default: {words or ('none' if action.default in (None, []) else action.default)}]"
+
+
+def log_level(given: argparse.Namespace) -> int:
+    """That ``--quiet`` and ``--verbose`` ask for."""
+    return logging.WARNING if given.quiet else logging.DEBUG if given.verbose else logging.INFO

@@ -64,17 +64,17 @@ class Input:
 
 def main(words: Sequence[str]) -> int:
     """``motley export``: the exit code."""
-    parser = argparse.ArgumentParser(prog="motley export", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     description="Write a PyTorch module as a .pt2 file for motley train, and a job file beside it.")
+    parser = CommandParser("export", "Write a PyTorch module as a .pt2 file for motley train, and a job file beside it.", _EXAMPLES,
+                           {"--force": "--overwrite"})
     parser.add_argument("model", metavar="FILE.py:NAME", help="the module, its class, or a function that returns it")
     parser.add_argument("--input", action="append", metavar="SIZES[:TYPE[:BOUND]]",
-                        help="shape of one sample, such as 3,32,32; its type, float32 (default), int64 or int32; and for integers what "
-                             "they stay below (default 2). Once for each input of the module (default: 1,28,28)")
-    parser.add_argument("--output", default="model.pt2", metavar="FILE", help="file to write (default: %(default)s)")
+                        help="shape of one sample, such as 3,32,32; its type, float32, int64 or int32; and for integers what they stay "
+                             "below (2). Once for each input of the module; default: 1,28,28")
+    parser.add_argument("--output", default="model.pt2", metavar="FILE", help="file to write")
     parser.add_argument("--arguments", default="{}", metavar="JSON", help="keyword arguments for the class or function")
-    parser.add_argument("--force", action="store_true", help="replace files that exist")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     given = parser.parse_args(words)
-    logging.basicConfig(format="motley export: error: %(message)s")
+    logging.basicConfig(format="motley: error: motley export: %(message)s", level=log_level(given))
     try:
         print(_export_command(given))
     except ExportError as problem:
@@ -97,8 +97,8 @@ def _export_command(given: argparse.Namespace) -> str:
         raise ExportError(f"--output: '{output}' must end in .pt2")
     job = output.parent / "job.yaml"
     for file in (output, job):
-        if file.exists() and not given.force:
-            raise ExportError(f"'{file}' exists; --force replaces it")
+        if file.exists() and not given.overwrite:
+            raise ExportError(f"--output: '{file}' exists; accepted: another file, or --overwrite to replace it")
     module = build(load_object(path, name), arguments, given.model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

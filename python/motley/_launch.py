@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _motley
+from ._arguments import CommandParser, log_level
 
 _STARTED = 120.0  # seconds until every rank has imported PyTorch
 _STARVED = 0.2  # of a rank's time, in which it wanted a processor and had none: more is no emulation (moments are made up for)
@@ -52,17 +53,16 @@ class LaunchError(RuntimeError):
 
 def main(words: Sequence[str]) -> int:
     """``motley launch``: the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="motley launch", description="Start a script on several ranks of this machine, if asked at emulated speeds, or print a batch "
-        "script that starts them on unlike nodes of Slurm.",
-        epilog="""examples:
+    parser = CommandParser(
+        "launch", "Start a script on several ranks of this machine, if asked at emulated speeds, or print a batch script that starts them "
+        "on unlike nodes of Slurm.",
+        """examples:
   motley launch --emulated-speeds 1,1,0.5,0.25 train.py --epochs 3
   motley launch --sbatch='--partition=a100 --nodes=1 --ntasks-per-node=4 --gpus-per-node=4' \\
-                --sbatch='--partition=cpu --ntasks=8 --cpus-per-task=16' train.py | sbatch""",
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, help="how many ranks; by default as many as there are speeds")
-    parser.add_argument("--emulated-speeds", metavar="S,S,...", help="relative speed of each rank, such as 1,1,0.5,0.25")
-    parser.add_argument("--sbatch", metavar="OPTIONS", action="append", help="print a batch script instead, in which these are the options "
+                --sbatch='--partition=cpu --ntasks=8 --cpus-per-task=16' train.py | sbatch""")
+    parser.add_argument("--workers", metavar="INT", type=int, help="how many ranks; default: as many as there are speeds")
+    parser.add_argument("--emulated-speeds", metavar="NUMBER,...", help="relative speed of each rank, such as 1,1,0.5,0.25")
+    parser.add_argument("--sbatch", metavar="TEXT", action="append", help="print a batch script instead, in which these are the options "
                         "of sbatch, a task a rank; once for each kind of nodes")
     parser.add_argument("--certificates", action="store_true", help="with --sbatch: make a CA and a certificate for the job, by which its "
                         "ranks know each other besides the secret (needs openssl 3)")
@@ -88,7 +88,7 @@ def main(words: Sequence[str]) -> int:
         parser.error("say --workers, --emulated-speeds or --sbatch")
     if workers < 1:
         parser.error(f"--workers is {workers}; a number from 1 on is accepted")
-    logging.basicConfig(format="motley: error: %(message)s")
+    logging.basicConfig(format="motley: error: %(message)s", level=log_level(given))
     try:
         run([given.script, *given.arguments], workers, speeds)
     except ValueError as problem:

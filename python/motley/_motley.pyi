@@ -54,6 +54,9 @@ def set_own_program(command: Sequence[str], folder: str | os.PathLike[str]) -> N
 def run_command(words: Sequence[str]) -> int:
     """What the program motley does with these words (src/motley/cli/run.h); the exit code."""
 
+def nearest_key(key: str, keys: Sequence[str]) -> str:
+    """The key that was mistyped; empty where none is near (src/motley/serial/options.h)."""
+
 _Keywords = Mapping[str, str | list[str]]  # options of the command of the same name
 _Documents = Mapping[str, str]  # JSON, YAML or CSV, by the names that stand in place of files' paths
 

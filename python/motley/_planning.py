@@ -21,7 +21,7 @@ from ._results import Plan, Profile, Result, Schedule, Simulation
 Document: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Result | Any"  # Any: a dataclass
 Duration: TypeAlias = "float | str"  # seconds, or a text such as "2h"
 
-_DURATIONS = {"time_limit", "mtbf", "mttr", "checkpoint_interval", "slot_duration"}
+_DURATIONS = {"time_limit", "busiest_period", "mtbf", "mttr", "checkpoint_interval", "slot_duration"}
 _LISTS = {"what_if", "straggler", "policy"}
 _log = logging.getLogger("motley")
 
@@ -121,7 +121,7 @@ def simulate(plan: Document, profile: Document | None = None, cluster: Document 
 
 def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Sequence[str] = (), placement: str = "any",
              objective: str = "utility", slot_duration: Duration | None = None, load: float | None = None,
-             busiest_days: float | None = None, elastic: bool = False, mtbf: Duration | None = None, mttr: Duration = 3600,
+             busiest_period: Duration | None = None, elastic: bool = False, mtbf: Duration | None = None, mttr: Duration = 3600,
              checkpoint_interval: Duration = 1800, seed: int = 0, throughputs: str | os.PathLike[str] | None = None,
              device_type: str = "v100", intra_node_bandwidth: str | None = None, inter_node_bandwidth: str | None = None) -> Schedule:
     """Simulates a trace of jobs on a cluster under policies.
@@ -135,7 +135,7 @@ def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Seque
         objective: of the policy gadget-exact.
         slot_duration: between the decisions of policies that decide by slots.
         load: fraction of all device-seconds that jobs ask for, to which arrival times are scaled.
-        busiest_days: only the jobs of the busiest period of so many days.
+        busiest_period: only the jobs of the busiest period of this length.
         elastic: makes rigid jobs elastic.
         mtbf: mean time between failures of each node; by default none fails.
         mttr: until a failed node is repaired.
@@ -156,7 +156,7 @@ def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Seque
     documents: dict[str, str] = {}
     keywords = _keywords({
         "cluster": _document("cluster", cluster, documents), "policy": policy, "placement": placement, "objective": objective,
-        "slot_duration": slot_duration, "load": load, "busiest_days": busiest_days, "elastic": elastic, "mtbf": mtbf, "mttr": mttr,
+        "slot_duration": slot_duration, "load": load, "busiest_period": busiest_period, "elastic": elastic, "mtbf": mtbf, "mttr": mttr,
         "checkpoint_interval": checkpoint_interval, "seed": seed, "throughputs": throughputs, "device_type": device_type,
         "intra_node_bandwidth": intra_node_bandwidth, "inter_node_bandwidth": inter_node_bandwidth})
     return Schedule(**_motley.schedule(_trace(trace, documents), keywords, documents))

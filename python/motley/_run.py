@@ -8,7 +8,6 @@ number; its rank in a process group is the place's among those that are taken.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
@@ -27,7 +26,7 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from . import _launch
-from ._arguments import read_duration
+from ._arguments import CommandParser, log_level, read_duration
 from ._control import REPLACEMENT, VARIABLE
 from ._launch import LaunchError
 
@@ -37,16 +36,15 @@ _STOPPED = 10  # looks after which a rank that is stopped (SIGSTOP) counts as lo
 
 def main(words: Sequence[str]) -> int:
     """``motley run``: the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="motley run", description="Start a script on several ranks of this machine, and go on where ranks are killed. The script "
-        "calls motley.make_elastic before its loop and motley.run_step in it.",
-        epilog="example:\n  motley run --elastic 2:4 train.py --epochs 3", formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(
+        "run", "Start a script on several ranks of this machine, and go on where ranks are killed. The script calls motley.make_elastic "
+        "before its loop and motley.run_step in it.", "example:\n  motley run --elastic 2:4 train.py --epochs 3")
     parser.add_argument("--elastic", metavar="MIN:MAX", required=True, help="go on as long as MIN ranks are left; at most MAX at a time")
-    parser.add_argument("--workers", type=int, help="how many ranks to start; MAX by default")
-    parser.add_argument("--replacements", type=int, default=3, help="how many ranks are started in all in place of those that were killed; "
-                        "3 by default")
+    parser.add_argument("--workers", metavar="INT", type=int, help="how many ranks to start; default: MAX")
+    parser.add_argument("--replacements", metavar="INT", type=int, default=3, help="how many ranks are started in all in place of those "
+                        "that were killed")
     parser.add_argument("--join-timeout", metavar="DURATION", default="60s", help="how long fewer than MIN ranks wait for others that are "
-                        "being started; 60s by default")
+                        "being started")
     given = _launch.read_words(parser, words)
     try:
         least, most = map(int, given.elastic.split(":"))
@@ -63,7 +61,7 @@ def main(words: Sequence[str]) -> int:
         patience = read_duration("--join-timeout", given.join_timeout)
     except ValueError as problem:
         parser.error(str(problem))
-    logging.basicConfig(format="motley: %(message)s", level=logging.INFO)
+    logging.basicConfig(format="motley: %(message)s", level=log_level(given))
     try:
         _Job([given.script, *given.arguments], least, workers, given.replacements, patience).run()
     except LaunchError as problem:

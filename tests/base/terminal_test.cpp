@@ -37,7 +37,7 @@ TEST_F(TerminalTest, ColorsAreForTerminalsOnly) {
 }
 
 TEST_F(TerminalTest, NoColorKeepsTextPlain) {
-  no_color();
+  forbid_color();
   EXPECT_TRUE(is_terminal(terminal_));
   EXPECT_EQ(colored("met", TextColor::kGood, terminal_), "met");
 }

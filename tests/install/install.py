@@ -33,6 +33,9 @@ class Install(unittest.TestCase):
         program = folder / "usr/bin/motley"
         if program.exists():
             self.assertRegex(self.run_command(program, "--version"), r"^motley \d+\.\d+\.\d+")
+            for file in ("man/man1/motley-train.1", "bash-completion/completions/motley", "zsh/site-functions/_motley",
+                         "fish/vendor_completions.d/motley.fish"):
+                self.assertIn("motley", (folder / "usr/share" / file).read_text())
 
 
 if __name__ == "__main__":

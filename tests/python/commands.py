@@ -1,5 +1,6 @@
 """python -m motley: the commands of the program, in Python's process, answer as the program does."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from ranks import run_scripts
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "examples/pipeline"
 COMMANDS = [[], ["check"], ["profile"], ["plan"], ["simulate"], ["train"], ["launch"], ["run"], ["export"], ["schedule"],
-            ["schedule", "simulate"], ["schedule", "serve"], ["schedule", "submit"], ["server"], ["data-server"], ["report"]]
+            ["schedule", "simulate"], ["schedule", "serve"], ["schedule", "submit"], ["server"], ["data-server"], ["report"], ["completion"]]
 PYTHON = [sys.executable, "-m", "motley"]
 
 
@@ -97,6 +98,35 @@ class Commands(unittest.TestCase):
         self.assertEqual([one.returncode for one in done], [2, 2], done[1].stdout)
         self.assertRegex(done[0].stdout, r"(?s)^.*: 2 jobs over .*\ntrace: .*\nmotley: error: .*job 'b' asks for 9 devices")
         self.assertEqual(done[1].stdout, done[0].stdout)
+
+
+class PackageCommands(unittest.TestCase):
+    """Those that the package answers itself follow the program's rules."""
+
+    def run_command(self, *words):
+        return subprocess.run([*PYTHON, *words], capture_output=True, text=True, timeout=60, check=False)
+
+    def test_help_says_of_every_flag_what_it_takes_and_what_holds_without_it(self):
+        for name in ("launch", "run", "export"):
+            with self.subTest(name):
+                done = self.run_command(name, "--help")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                flags = re.findall(r"(?m)^  (?:-h, )?--([a-z-]+)((?:.|\n   )*)", done.stdout)
+                self.assertGreater(len(flags), 5)
+                for flag, text in flags:
+                    if flag != "help":
+                        self.assertRegex(text.replace("\n", " "), r"^ +[A-Z].*\[(default: .*|required)\]$|\[switch; default: off\]$", flag)
+
+    def test_mistyped_and_old_flags_are_answered_with_those_that_were_meant(self):
+        for words, meant in ((("launch", "--wrokers", "2", "x.py"), "motley launch: unknown flag '--wrokers'; did you mean '--workers'?"),
+                             (("run", "--elastic", "2:4", "--replacments=2", "x.py"), "did you mean '--replacements'?"),
+                             (("export", "x.py:Net", "--force"), "motley export: unknown flag '--force'; it is now '--overwrite'"),
+                             (("export", "x.py:Net", "--zzzzz"), "unknown flag '--zzzzz'; accepted: --help, "),
+                             (("run", "--elastic", "1:2", "--quiet", "--verbose", "x.py"), "--quiet excludes --verbose")):
+            with self.subTest(words):
+                done = self.run_command(*words)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn(meant, done.stderr.splitlines()[-1])
 
 
 class Training(Scenario):

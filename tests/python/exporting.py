@@ -85,7 +85,7 @@ class Exporting(ExportCase):
         self.assertTrue((self.folder / "out/model.pt2").exists())
         done = subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 2)
-        self.assertIn("'out/model.pt2' exists; --force replaces it", done.stderr)
+        self.assertIn("--output: 'out/model.pt2' exists; accepted: another file, or --overwrite to replace it", done.stderr)
         done = subprocess.run(words, cwd=self.folder, env={**os.environ, "MOTLEY_PYTHON": "/bin/false"}, capture_output=True, text=True,
                               timeout=120)
         self.assertEqual(done.returncode, 2)
@@ -142,7 +142,7 @@ class ExportRefusals(unittest.TestCase):
     def test_inputs_and_arguments_of_any_number(self):
         for words in (["model.py:Untyped", "--input", "12"], ["model.py:Two", "--input", "12", "--input", "3:int64:30"]):
             with self.subTest(words):
-                self.assertEqual(_export.main([*words, "--output", "made.pt2", "--force"]), 0)
+                self.assertEqual(_export.main([*words, "--output", "made.pt2", "--overwrite"]), 0)
                 program = torch.export.load("made.pt2")
                 taken = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
                 self.assertEqual(len(taken), words.count("--input"))

@@ -81,26 +81,27 @@ class SameAsTheProgram(FolderTest):
         self.assertEqual(motley.estimate("vgg16", CLUSTER, global_batch_size=128).json, self.read("profile.json"))
 
     def test_simulate(self):
-        text = self.program("simulate", PLAN, "--profile", PROFILE, "--cluster", CLUSTER, "--straggler", "1:0:1.5", "--jitter", 0.1,
-                            "--seed", 3, "--json", "step.json", "--timeline", "timeline.json", "--html", "page.html")
+        words = ["simulate", PLAN, "--profile", PROFILE, "--cluster", CLUSTER, "--straggler", "1:0:1.5", "--jitter", 0.1, "--seed", 3]
+        text = self.program(*words, "--timeline", "timeline.json", "--html", "page.html")
         step = motley.simulate(PLAN, PROFILE, CLUSTER, straggler="1:0:1.5", jitter=0.1, seed=3)
-        self.assertEqual(step.json, self.read("step.json"))
+        self.assertEqual(step.json, self.program(*words, "--json"))
         self.assertEqual(step.timeline, self.read("timeline.json"))
         self.assertEqual(step.page, self.read("page.html"))
         self.assertTrue(text.startswith(step.text), text)
 
     def test_schedule(self):
-        self.program("schedule", "simulate", TRACE, "--cluster", "4x8", "--policy", "fifo", "--policy", "las", "--mtbf", "100h",
-                     "--seed", 2, "--json", "figures.json", "--csv", "jobs.csv")
+        figures = self.program("schedule", "simulate", TRACE, "--cluster", "4x8", "--policy", "fifo", "--policy", "las", "--mtbf", "100h",
+                               "--seed", 2, "--json", "--csv", "jobs.csv")
         schedule = motley.schedule(TRACE, "4x8", policy=["fifo", "las"], mtbf="100h", seed=2)
-        self.assertEqual(schedule.json, self.read("figures.json"))
+        self.assertEqual(schedule.json, figures)
         self.assertEqual(schedule.csv, self.read("jobs.csv"))
 
     def test_keywords_and_defaults_are_those_of_the_flags(self):
-        outputs = {"help", "output", "html", "json", "csv", "timeline", "save_trace", "repetitions"}
+        outputs = {"help", "version", "quiet", "verbose", "no_color", "overwrite", "output", "html", "json", "csv", "timeline", "save_trace",
+                   "repetitions"}
         for function, words in ((motley.plan, ["plan"]), (motley.simulate, ["simulate"]), (motley.schedule, ["schedule", "simulate"])):
-            lines = re.findall(r"(?m)^ +(?:-h,)?--([a-z-]+)(?: [^ =]+)?(?:=(\S+))?", self.program(*words, "--help"))
-            flags = {name.replace("-", "_"): default for name, default in lines}
+            lines = re.findall(r"(?m)^  (?:-h, )?--([a-z-]+)((?:.|\n   )*)", self.program(*words, "--help"))
+            flags = {name.replace("-", "_"): (re.findall(r"\[default: ([^\]]+)\]", text) or [""])[0] for name, text in lines}
             parameters = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()
                           if name not in ("plan", "trace") or function is motley.plan}
             self.assertEqual(set(parameters), set(flags) - outputs, words)

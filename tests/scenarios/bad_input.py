@@ -117,7 +117,7 @@ class BadInput(Scenario):
         self.assertIn("nowhere.npy", message)
         data = self.folder / "train.npy"
         data.write_bytes(data.read_bytes()[:1000])
-        self.assertIn("train.npy", self.refuse("--overwrite", expect=1))
+        self.assertIn("train.npy", self.refuse("--overwrite"))
 
     def test_texts_and_networks_that_do_not_suit_each_other(self):
         (self.folder / "text.txt").write_text("too short")

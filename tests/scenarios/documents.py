@@ -1,16 +1,17 @@
 """The generated documents are those that the binary prints, and the example jobs fit the schema."""
 
 import json
+import pathlib
 import subprocess
+import tempfile
 import unittest
-from pathlib import Path
 
 import jsonschema
 import yaml
 
 from harness import BINARY
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def printed(flag):
@@ -23,6 +24,16 @@ class Documents(unittest.TestCase):
 
     def test_the_schema_of_a_job_is_current(self):
         self.assertEqual((ROOT / "docs/schema/job.schema.json").read_text(), printed("--schema"))
+
+    def test_the_page_of_all_commands_is_current(self):
+        done = subprocess.run([BINARY, "reference"], stdout=subprocess.PIPE, text=True, check=True)
+        self.assertEqual((ROOT / "docs/reference/commands.md").read_text(), done.stdout)
+
+    def test_the_schemas_of_what_is_printed_are_current(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([BINARY, "schemas", folder], check=True)
+            for schema in pathlib.Path(folder).iterdir():
+                self.assertEqual((ROOT / "docs/schema" / schema.name).read_text(), schema.read_text())
 
     def test_every_schema_is_one(self):
         for schema in (ROOT / "docs/schema").glob("*.json"):

@@ -82,7 +82,7 @@ class PlannedJobs(Scenario):
     def profiled_layers(self, file):
         """Of a .pt2 file, as `motley profile` finds them."""
         output = self.folder / "measured.json"
-        profiled = subprocess.run([BINARY, "profile", str(self.job), "--output", str(output), *EXPORTED, "--model.path",
+        profiled = subprocess.run([BINARY, "profile", str(self.job), "--output", str(output), "--overwrite", *EXPORTED, "--model.path",
                                    str(self.folder / file)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(profiled.returncode, 0, profiled.stdout)
         return json.loads(output.read_text())["graph"]["layers"][:-1]
@@ -445,7 +445,7 @@ class MeasuredPlans(PlannedJobs):
             [BINARY, "plan", "--profile", str(self.profile({"type0": 2e-5, "type1": 6e-5}, "believed")),
              "--cluster", str(cluster), "--global-batch-size", str(batch), "--micro-batches", "2", "--method", method,
              "--measure", str(self.job), "--measure-steps", "3", "--output", str(self.folder / "plan.json"),
-             "--html", str(self.folder / "plan.html"), *map(str, flags)],
+             "--html", str(self.folder / "plan.html"), "--overwrite", *map(str, flags)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=170)
         self.assertEqual(done.returncode, expect, done.stdout)
         return done.stdout

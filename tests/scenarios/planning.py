@@ -23,7 +23,7 @@ class Planning(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, True)
 
     def plan(self, *arguments, expect=0):
-        done = subprocess.run([BINARY, "plan", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        done = subprocess.run([BINARY, "plan", "--overwrite", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True, timeout=120, cwd=self.folder)
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done.stdout if expect == 0 else done.stderr.strip().splitlines()[-1]

@@ -12,7 +12,7 @@ class Profile(Scenario):
 
     def profile(self, *flags, expect=0):
         output = self.folder / "profile.json"
-        command = [BINARY, "profile", self.job, "--output", output, *flags]
+        command = [BINARY, "profile", self.job, "--output", output, "--overwrite", *flags]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         if expect:

@@ -24,7 +24,7 @@ class ScheduleSimulate(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, True)
 
     def simulate(self, *words, expect=0):
-        command = [str(word) for word in (BINARY, "schedule", "simulate", *words)]
+        command = [str(word) for word in (BINARY, "schedule", "simulate", "--overwrite", *words)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done.stdout if expect == 0 else done.stderr
@@ -152,9 +152,9 @@ class ScheduleSimulate(unittest.TestCase):
             self.assertIn(words, self.simulate(TRACE, "--cluster", "32", flag, value, expect=2))
         trace.write_text(header + "a,0,1,1\n")
         for flag in ("--csv", "--html"):
-            self.assertIn(f"{flag}: '{trace}' is the file of the trace", self.simulate(trace, "--cluster", "8", flag, trace, expect=2))
+            self.assertIn(f"{flag}: '{trace}' is the file of TRACE", self.simulate(trace, "--cluster", "8", flag, trace, expect=2))
         both = self.folder / "both"
-        self.assertIn("is the file of --csv", self.simulate(trace, "--cluster", "8", "--csv", both, "--html", both, expect=2))
+        self.assertIn("is the file of --html", self.simulate(trace, "--cluster", "8", "--csv", both, "--html", both, expect=2))
         self.assertEqual(trace.read_text(), header + "a,0,1,1\n")
         missing = self.folder / "none.csv"
         self.assertIn(str(missing), self.simulate(missing, "--cluster", "32", expect=2))

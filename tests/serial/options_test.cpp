@@ -80,7 +80,9 @@ TEST(Options, RefusalsNameKeyValueAndWhatIsAccepted) {
   EXPECT_THAT(message("rate", "nan"), ::testing::HasSubstr("a number of at least 0"));
   EXPECT_THAT(message("shape", "[1, 0]"), ::testing::HasSubstr("a list of integers"));
   EXPECT_EQ(message("cuont", "1"), "unknown key 'cuont'; did you mean 'count'?");
-  EXPECT_EQ(message("zzzzzzzz", "1"), "unknown key 'zzzzzzzz'");
+  EXPECT_EQ(message("zzzzzzzz", "1"),
+            "unknown key 'zzzzzzzz'; accepted: flag, count, rate, wait, mode, shape, threads, bandwidth, policy");
+  EXPECT_EQ(message("mode", "fats"), "mode: 'fats' is not accepted; did you mean 'fast'? accepted: one of fast, slow");
 }
 
 struct Whole {
@@ -113,6 +115,39 @@ TEST(Options, OfAPartFollowItsPrefixInItsPlace) {
             "part.count: '11' is not accepted; accepted: an integer from 1 to 10");
   EXPECT_EQ(options.set(whole, "part.cuont", "1").error().message,
             "unknown key 'part.cuont'; did you mean 'part.count'?");
+  EXPECT_THAT(options.set(whole, "zzzzzzzz", "1").error().message,
+              ::testing::HasSubstr("accepted: name, part.*, flag"));
+}
+
+TEST(Options, AGroupIsAnsweredWithTheKeyThatWasMeant) {
+  Whole whole;
+  EXPECT_EQ(Whole::options().set(whole, "part", "slow").error().message,
+            "'part' is a group of keys; did you mean 'part.mode: slow'? accepted: part.flag, part.count, part.rate, "
+            "part.wait, part.mode, part.shape, part.threads, part.bandwidth, part.policy");
+  EXPECT_EQ(Whole::options().set(whole, "part", "10").error().message.substr(0, 66),
+            "'part' is a group of keys; did you mean 'part.count: 10'? accepted");
+  EXPECT_EQ(Whole::options().set(whole, "part", "?").error().message.substr(0, 36),
+            "'part' is a group of keys; accepted:");
+}
+
+TEST(Options, TheNearestKeyIsTheOneThatWasMistyped) {
+  const std::vector<std::string> keys = {"global_batch_size", "optimizer.name", "batch_split.mode", "epochs",
+                                         "workers",           "run-directory"};
+  for (const auto& [typed, meant] : {std::pair("epohcs", "epochs"),
+                                     {"workes", "workers"},
+                                     {"optimiser.name", "optimizer.name"},
+                                     {"batch_size", "global_batch_size"},
+                                     {"bacth", "global_batch_size"},
+                                     {"global-batch-size", "global_batch_size"},
+                                     {"directory", "run-directory"},
+                                     {"bacth-size", "global_batch_size"},
+                                     {"precision", ""},
+                                     {"ep", ""},
+                                     {"", ""}}) {
+    EXPECT_EQ(nearest_key(typed, keys), meant) << typed;
+  }
+  EXPECT_EQ(nearest_key("cup", {"cpu", "gpu"}), "cpu");
+  EXPECT_EQ(nearest_key(std::string(100, 'a'), {std::string(101, 'a')}), "") << "too long to be a mistyped one";
 }
 
 }  // namespace

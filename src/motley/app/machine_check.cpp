@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "motley/cluster/machine.h"
 #include "motley/model/profile.h"
 #include "motley/model/tables.h"
 #include "motley/ps/dense/update_speed.h"
@@ -145,9 +144,10 @@ RackWays compare_rack_ways(const ServerCheck& check, const ServedModel& served) 
 }
 
 MachineCheck check_this_machine(const std::string& torch_version) {
-  const auto items = cluster::check_machine(cluster::detect_machine(), torch_version);
-  MachineCheck check{cluster::to_text(items), {}};
-  for (const cluster::CheckItem& item : items) {
+  MachineCheck check{
+      .items = cluster::check_machine(cluster::detect_machine(), torch_version), .text = "", .works = {}};
+  check.text = cluster::to_text(check.items);
+  for (const cluster::CheckItem& item : check.items) {
     if (!item.needed || item.works || !check.works) continue;
     check.works = fail(ErrorCode::kUnavailable, "{} does not work here: {}", item.name, item.advice);
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/cluster/machine.h"
 #include "motley/planning/cost/server_balance.h"
 #include "motley/serial/options.h"
 
@@ -61,8 +62,9 @@ struct RackWays {
 RackWays compare_rack_ways(const ServerCheck& check, const ServedModel& served);
 
 struct MachineCheck {
-  std::string text;  // a line for each thing that Motley uses
-  Status works;      // error (kUnavailable): the first thing that does not and without which no job runs
+  std::vector<cluster::CheckItem> items;  // the things that Motley uses
+  std::string text;                       // a line for each
+  Status works;  // error (kUnavailable): the first thing that does not and without which no job runs
 };
 // `torch_version` is that of the caller's libtorch; "": it has none.
 MachineCheck check_this_machine(const std::string& torch_version);

@@ -1,12 +1,12 @@
 #include "motley/app/replay_trace.h"
 
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "motley/app/profiled_job.h"
 #include "motley/base/units.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/trace/workload.h"
+#include "motley/serial/json_schema.h"
 
 namespace motley::app {
 namespace {
@@ -15,6 +15,57 @@ const std::map<std::string, scheduling::PlacementStrategy> kPlacementStrategies 
     {"any", scheduling::PlacementStrategy::kAny},
     {"consolidated", scheduling::PlacementStrategy::kConsolidated},
     {"compact", scheduling::PlacementStrategy::kCompact}};
+
+constexpr double kSecondsOfDay = 86400;
+
+struct PolicyFigures {
+  std::string policy;
+  double mean_completion = 0;
+  double median_completion = 0;
+  double p99_completion = 0;
+  double makespan = 0;
+  double utilisation = 0;
+  double utility = 0;
+  double unfair_fraction = 0;
+  double worst_fairness = 0;
+  std::int64_t restarts = 0;
+  std::int64_t failures = 0;
+  double lost_device_seconds = 0;
+  std::int64_t decisions = 0;
+};
+struct ReplayFigures {
+  std::string trace;
+  std::int64_t jobs = 0;
+  std::int64_t nodes = 0;
+  std::int64_t devices = 0;
+  std::vector<PolicyFigures> policies;
+};
+
+template <class Archive>
+void fields(Archive& archive, PolicyFigures& policy) {
+  archive.required("policy", policy.policy);
+  archive.required("mean_completion_seconds", policy.mean_completion, "from a job's arrival to its end");
+  archive.required("median_completion_seconds", policy.median_completion);
+  archive.required("p99_completion_seconds", policy.p99_completion);
+  archive.required("makespan_seconds", policy.makespan);
+  archive.required("utilisation", policy.utilisation, "fraction of the devices' time");
+  archive.required("utility", policy.utility, NumberIs::kFinite);
+  archive.required("unfair_fraction", policy.unfair_fraction, "of the jobs");
+  archive.required("worst_fairness", policy.worst_fairness, NumberIs::kFiniteOrNull);
+  archive.required("restarts", policy.restarts);
+  archive.required("failures", policy.failures);
+  archive.required("lost_device_seconds", policy.lost_device_seconds);
+  archive.required("decisions", policy.decisions);
+}
+
+template <class Archive>
+void fields(Archive& archive, ReplayFigures& replay) {
+  archive.required("trace", replay.trace);
+  archive.required("jobs", replay.jobs);
+  archive.required("nodes", replay.nodes);
+  archive.required("devices", replay.devices);
+  archive.required("policies", replay.policies);
+}
 
 }  // namespace
 
@@ -30,8 +81,8 @@ const OptionTable<TraceQuestion>& TraceQuestion::options() {
         "default: as recorded",
         0.01, 100},
        &TraceQuestion::load},
-      {{"busiest_days", kReal, "keep only the jobs of the busiest period of this many days; default: all jobs", 1e-6},
-       &TraceQuestion::days},
+      {{"busiest_period", kSeconds, "keep only the jobs of the busiest period of this length; default: all jobs", 1},
+       &TraceQuestion::busiest_seconds},
       {{"elastic", kBoolean,
         "make each job elastic that is not yet: give it the times of a well-known model, at random, and from a quarter "
         "to four times the workers it asks for"},
@@ -118,7 +169,7 @@ Result<Workload> TraceReplay::make_workload(std::uint64_t seed) {
   }
   Workload workload = drawn ? std::move(*drawn) : *recording_;
   std::vector<scheduling::Job>& jobs = workload.jobs;
-  if (question_.days > 0) jobs = scheduling::busiest(jobs, question_.days);
+  if (question_.busiest_seconds > 0) jobs = scheduling::busiest(jobs, question_.busiest_seconds / kSecondsOfDay);
   if (question_.load > 0) {
     if (jobs.front().arrival == jobs.back().arrival) {
       return fail(ErrorCode::kInvalidInput, "--load: the jobs of {} all arrive at once; accepted: jobs over some time",
@@ -193,33 +244,36 @@ Result<std::vector<PolicyEstimates>> TraceReplay::repeat(int repetitions) {
 }
 
 std::string to_json(const Workload& workload, const std::vector<scheduling::PolicyOutcome>& outcomes) {
-  nlohmann::ordered_json json = {{"trace", workload.name},
-                                 {"jobs", workload.jobs.size()},
-                                 {"nodes", workload.topology.nodes.size()},
-                                 {"devices", workload.topology.devices()}};
+  ReplayFigures replay = {.trace = workload.name,
+                          .jobs = std::ssize(workload.jobs),
+                          .nodes = std::ssize(workload.topology.nodes),
+                          .devices = workload.topology.devices(),
+                          .policies = {}};
   for (const auto& [policy, outcome] : outcomes) {
     const scheduling::Completion completion = scheduling::compute_completion(workload.jobs, outcome);
     const scheduling::Fairness fairness = scheduling::compute_fairness(workload.jobs, workload.topology, outcome);
-    int restarts = 0, failures = 0;
+    PolicyFigures figures = {.policy = policy,
+                             .mean_completion = completion.mean,
+                             .median_completion = completion.median,
+                             .p99_completion = completion.p99,
+                             .makespan = outcome.end - outcome.begin,
+                             .utilisation = outcome.utilisation,
+                             .utility = outcome.utility,
+                             .unfair_fraction = fairness.unfair,
+                             .worst_fairness = fairness.worst,
+                             .lost_device_seconds = outcome.lost_device_seconds,
+                             .decisions = outcome.decisions};
     for (const scheduling::JobOutcome& job : outcome.jobs) {
-      restarts += job.restarts;
-      failures += job.failures;
+      figures.restarts += job.restarts;
+      figures.failures += job.failures;
     }
-    json["policies"].push_back({{"policy", policy},
-                                {"mean_completion_seconds", completion.mean},
-                                {"median_completion_seconds", completion.median},
-                                {"p99_completion_seconds", completion.p99},
-                                {"makespan_seconds", outcome.end - outcome.begin},
-                                {"utilisation", outcome.utilisation},
-                                {"utility", outcome.utility},
-                                {"unfair_fraction", fairness.unfair},
-                                {"worst_fairness", fairness.worst},
-                                {"restarts", restarts},
-                                {"failures", failures},
-                                {"lost_device_seconds", outcome.lost_device_seconds},
-                                {"decisions", outcome.decisions}});
+    replay.policies.push_back(std::move(figures));
   }
-  return json.dump(2) + "\n";
+  return write_json(std::move(replay));
+}
+
+std::string replay_schema() {
+  return json_schema<ReplayFigures>("motley schedule simulate --json", "What became of a trace under each policy.");
 }
 
 std::string to_csv(const Workload& workload, const std::vector<scheduling::PolicyOutcome>& outcomes) {

@@ -22,10 +22,10 @@ struct TraceQuestion {
   std::vector<std::string> policies;  // none: those that suit any trace
   std::string placement = "any";
   std::string objective = "utility";
-  double slot_seconds = 0;  // 0: the workload's own
-  double load = 0;          // 0: as recorded
-  double days = 0;          // 0: all
-  double mtbf = 0;          // seconds; 0: none fails
+  double slot_seconds = 0;     // 0: the workload's own
+  double load = 0;             // 0: as recorded
+  double busiest_seconds = 0;  // 0: all
+  double mtbf = 0;             // seconds; 0: none fails
   double mttr = scheduling::Failures().mttr_seconds;
   double checkpoint_interval = scheduling::Failures().checkpoint_interval_seconds;
   bool elastic = false;
@@ -79,6 +79,8 @@ class TraceReplay {
 
 // For programs: the figures of each policy, and a line a policy and job.
 std::string to_json(const Workload& workload, const std::vector<scheduling::PolicyOutcome>& outcomes);
+// The JSON Schema of the first, for docs/schema.
+std::string replay_schema();
 std::string to_csv(const Workload& workload, const std::vector<scheduling::PolicyOutcome>& outcomes);
 
 }  // namespace motley::app

@@ -1,10 +1,10 @@
 #include "motley/app/simulate_plan.h"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "motley/app/planning_input.h"
 #include "motley/model/tables.h"
+#include "motley/serial/json_schema.h"
 
 namespace motley::app {
 namespace {
@@ -27,6 +27,59 @@ Result<planning::Straggler> parse_straggler(const std::string& text) {
                 "--straggler: '{}' is not accepted; accepted: STAGE:REPLICA:SLOWDOWN, such as 1:0:1.5", text);
   }
   return straggler;
+}
+
+struct PathFigures {
+  double forward = 0, backward = 0, transfer = 0, gradient_sync = 0, optimizer = 0;
+};
+struct DeviceFigures {
+  int stage = 0;
+  int replica = 0;
+  std::string type;
+  double busy_seconds = 0;
+  double bubble_fraction = 0;
+};
+struct StepFigures {
+  std::string model;
+  std::int64_t batch = 0;
+  std::int64_t micro_batches = 0;
+  std::string schedule;
+  double step_seconds = 0;
+  double throughput = 0;
+  double communication_fraction = 0;
+  PathFigures path;
+  std::vector<DeviceFigures> devices;
+};
+
+template <class Archive>
+void fields(Archive& archive, PathFigures& path) {
+  archive.required("forward_seconds", path.forward);
+  archive.required("backward_seconds", path.backward);
+  archive.required("transfer_seconds", path.transfer);
+  archive.required("gradient_sync_seconds", path.gradient_sync);
+  archive.required("optimizer_seconds", path.optimizer);
+}
+
+template <class Archive>
+void fields(Archive& archive, DeviceFigures& device) {
+  archive.required("stage", device.stage);
+  archive.required("replica", device.replica);
+  archive.required("type", device.type);
+  archive.required("busy_seconds", device.busy_seconds);
+  archive.required("bubble_fraction", device.bubble_fraction);
+}
+
+template <class Archive>
+void fields(Archive& archive, StepFigures& step) {
+  archive.required("model", step.model);
+  archive.required("global_batch_size", step.batch);
+  archive.required("micro_batches", step.micro_batches);
+  archive.required("pipeline_schedule", step.schedule);
+  archive.required("step_seconds", step.step_seconds);
+  archive.required("throughput", step.throughput, "samples per second");
+  archive.required("communication_fraction", step.communication_fraction, "of the critical path");
+  archive.required("critical_path", step.path, "where the step's time goes");
+  archive.required("devices", step.devices);
 }
 
 }  // namespace
@@ -86,27 +139,31 @@ Result<SimulatedStep> simulate_plan(const StepQuestion& question) {
 std::string to_json(const SimulatedStep& step) {
   const auto& [plan, timeline] = step;
   const planning::Path& path = timeline.critical;
-  nlohmann::ordered_json json = {{"model", plan.model},
-                                 {"global_batch_size", plan.batch},
-                                 {"micro_batches", plan.micro_batches},
-                                 {"pipeline_schedule", planning::to_string(plan.schedule)},
-                                 {"step_seconds", timeline.step_seconds},
-                                 {"throughput", static_cast<double>(plan.batch) / timeline.step_seconds},
-                                 {"communication_fraction", timeline.communication_fraction},
-                                 {"critical_path",
-                                  {{"forward_seconds", path.forward},
-                                   {"backward_seconds", path.backward},
-                                   {"transfer_seconds", path.transfer},
-                                   {"gradient_sync_seconds", path.gradient_sync},
-                                   {"optimizer_seconds", path.update}}}};
+  StepFigures figures = {.model = plan.model,
+                         .batch = plan.batch,
+                         .micro_batches = plan.micro_batches,
+                         .schedule = planning::to_string(plan.schedule),
+                         .step_seconds = timeline.step_seconds,
+                         .throughput = static_cast<double>(plan.batch) / timeline.step_seconds,
+                         .communication_fraction = timeline.communication_fraction,
+                         .path = {.forward = path.forward,
+                                  .backward = path.backward,
+                                  .transfer = path.transfer,
+                                  .gradient_sync = path.gradient_sync,
+                                  .optimizer = path.update},
+                         .devices = {}};
   for (const planning::Device& device : timeline.devices) {
-    json["devices"].push_back({{"stage", device.stage},
-                               {"replica", device.replica},
-                               {"type", device.type},
-                               {"busy_seconds", device.busy_seconds},
-                               {"bubble_fraction", device.bubble_fraction}});
+    figures.devices.push_back({.stage = device.stage,
+                               .replica = device.replica,
+                               .type = device.type,
+                               .busy_seconds = device.busy_seconds,
+                               .bubble_fraction = device.bubble_fraction});
   }
-  return json.dump(2) + "\n";
+  return write_json(std::move(figures));
+}
+
+std::string step_schema() {
+  return json_schema<StepFigures>("motley simulate --json", "A simulated step: its time, and each device's part.");
 }
 
 }  // namespace motley::app

@@ -36,5 +36,7 @@ Result<SimulatedStep> simulate_plan(const StepQuestion& question);
 
 // For programs: the step's time and what it consists of, and each device's part.
 std::string to_json(const SimulatedStep& step);
+// Its JSON Schema, for docs/schema.
+std::string step_schema();
 
 }  // namespace motley::app

@@ -6,6 +6,7 @@
 #include "motley/base/os/own_program.h"
 #include "motley/bind/parts.h"
 #include "motley/cli/run.h"
+#include "motley/serial/options.h"
 
 namespace motley::bind {
 
@@ -28,6 +29,7 @@ void add_commands(py::module_& module) {
         return code;
       },
       py::arg("words"), py::call_guard<py::gil_scoped_release>());
+  module.def("nearest_key", &nearest_key, py::arg("key"), py::arg("keys"));
 }
 
 }  // namespace motley::bind

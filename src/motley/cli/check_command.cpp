@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "motley/app/machine_check.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
+#include "motley/cli/results.h"
+#include "motley/serial/json_fields.h"
 
 namespace motley::cli {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr int kPlacementWorkers = 8;
 
@@ -60,33 +59,35 @@ void print_server(const app::ServedModel& asked, const app::MeasuredServer& meas
   }
 }
 
-ordered_json server_json(const app::ServedModel& asked, const app::MeasuredServer& measured, const std::string& name) {
+ServerResult make_result(const app::ServedModel& asked, const app::MeasuredServer& measured, const std::string& name) {
   const auto limits = planning::server_limits(asked.model, measured.machine);
-  ordered_json json = {{"model", name},
-                       {"model_bytes", asked.model.bytes},
-                       {"seconds_per_batch", asked.model.seconds_per_batch},
-                       {"seconds_source", asked.source},
-                       {"workers", std::floor(limits[0].workers)},
-                       {"runs_out_first", planning::to_string(limits[0].resource)},
-                       {"links", measured.links},
-                       {"core_bytes_per_second", measured.machine.core_bytes_per_second},
-                       {"core_seconds_per_byte", measured.machine.core_seconds_per_byte}};
+  ServerResult result = {.model = name,
+                         .model_bytes = asked.model.bytes,
+                         .seconds_per_batch = asked.model.seconds_per_batch,
+                         .seconds_source = asked.source,
+                         .workers = std::floor(limits[0].workers),
+                         .runs_out_first = planning::to_string(limits[0].resource),
+                         .links = measured.links,
+                         .core_bytes_per_second = measured.machine.core_bytes_per_second,
+                         .core_seconds_per_byte = measured.machine.core_seconds_per_byte,
+                         .resources = {},
+                         .placements = {}};
   for (const planning::ServerLimit& limit : limits) {
     const auto need = [&](double workers) {
       return planning::needed(limit.resource, asked.model, measured.machine, workers);
     };
-    json["resources"].push_back({{"name", planning::to_string(limit.resource)},
-                                 {"available", planning::available(limit.resource, measured.machine)},
-                                 {"workers", limit.workers},
-                                 {"needed_for_all", need(0)},
-                                 {"needed_for_each_worker", need(1) - need(0)}});
+    result.resources.push_back({.name = planning::to_string(limit.resource),
+                                .available = planning::available(limit.resource, measured.machine),
+                                .workers = limit.workers,
+                                .needed_for_all = need(0),
+                                .needed_for_each_worker = need(1) - need(0)});
   }
   for (const planning::ServerSite site : planning::every_server_site()) {
-    json["placements"].push_back({{"server_on", planning::to_string(site)},
-                                  {"workers", kPlacementWorkers},
-                                  {"bytes_per_second", planning::site_demand(site, asked.model, kPlacementWorkers)}});
+    result.placements.push_back({.server_on = planning::to_string(site),
+                                 .workers = kPlacementWorkers,
+                                 .bytes_per_second = planning::site_demand(site, asked.model, kPlacementWorkers)});
   }
-  return json;
+  return result;
 }
 
 void print_racks(const app::ServerCheck& check, const app::ServedModel& asked, const std::string& name) {
@@ -105,18 +106,26 @@ void print_racks(const app::ServerCheck& check, const app::ServedModel& asked, c
       check.switch_slots, check.switch_payload, std::ceil(racks.slots_for_full_rate));
 }
 
-ordered_json racks_json(const app::ServerCheck& check, const app::ServedModel& asked, const std::string& name) {
+RacksResult make_result(const app::ServerCheck& check, const app::ServedModel& asked, const std::string& name) {
   const app::RackWays racks = app::compare_rack_ways(check, asked);
-  ordered_json json = {{"model", name},
-                       {"model_bytes", asked.model.bytes},
-                       {"seconds_per_batch", asked.model.seconds_per_batch},
-                       {"racks", check.racks},
-                       {"workers_per_rack", check.workers_per_rack}};
-  for (const app::RackWay& way : racks.ways) {
-    json["ways"].push_back({{"name", way.name}, {"gradient_sync_seconds", way.seconds}});
+  RacksResult result = {.model = name,
+                        .model_bytes = asked.model.bytes,
+                        .seconds_per_batch = asked.model.seconds_per_batch,
+                        .racks = check.racks,
+                        .workers_per_rack = check.workers_per_rack,
+                        .ways = {},
+                        .switch_slots_for_full_rate = racks.slots_for_full_rate};
+  for (const app::RackWay& way : racks.ways) result.ways.push_back({way.name, way.seconds});
+  return result;
+}
+
+MachineResult make_result(const app::MachineCheck& check) {
+  MachineResult result{.works = check.works.has_value(), .items = {}};
+  for (const cluster::CheckItem& item : check.items) {
+    result.items.push_back(
+        {.name = item.name, .works = item.works, .needed = item.needed, .found = item.found, .advice = item.advice});
   }
-  json["switch_slots_for_full_rate"] = racks.slots_for_full_rate;
-  return json;
+  return result;
 }
 
 struct CheckArguments {
@@ -132,49 +141,50 @@ struct CheckArguments {
         {{"server", kBoolean, "how many workers this machine can serve as a parameter server, and what runs out first"},
          &CheckArguments::server},
         {"", &CheckArguments::check},
-        {{"json", kBoolean, "print JSON, with --server or --racks"}, &CheckArguments::json},
+        {json_option(), &CheckArguments::json},
     };
     return options;
   }
 };
 
-Status check_server(const CheckArguments& arguments) {
+Status check_server(const CheckArguments& arguments, const JsonOutput& json) {
   const app::ServerCheck& check = arguments.check;
   MOTLEY_ASSIGN(const app::ServedModel asked, app::read_served_model(check));
   const std::string& name = check.profile.empty() ? check.model : check.profile;
-  ordered_json json;
+  CheckResult result;
   if (arguments.server) {
     MOTLEY_ASSIGN(const app::MeasuredServer measured, app::measure_server(check));
-    json["server"] = server_json(asked, measured, name);
-    if (!arguments.json) print_server(asked, measured, name);
+    result.server = make_result(asked, measured, name);
+    if (!json.is_asked()) print_server(asked, measured, name);
   }
   if (check.racks > 0) {
-    json["racks"] = racks_json(check, asked, name);
-    if (!arguments.json) {
+    result.racks = make_result(check, asked, name);
+    if (!json.is_asked()) {
       std::printf("%s", arguments.server ? "\n" : "");
       print_racks(check, asked, name);
     }
   }
-  if (arguments.json) std::printf("%s\n", json.dump(2).c_str());
-  return {};
+  return json.print(write_json(std::move(result)));
 }
 
 Status run_check(const CheckArguments& arguments) {
-  if (arguments.server || arguments.check.racks > 0) return check_server(arguments);
+  const JsonOutput json(arguments.json);
+  if (arguments.server || arguments.check.racks > 0) return check_server(arguments, json);
   if (arguments.as_cluster) {
     std::printf("%s", app::describe_this_machine().c_str());
     return {};
   }
   const app::MachineCheck check = app::check_this_machine(MOTLEY_TORCH_VERSION);
-  std::printf("%s", check.text.c_str());
+  if (!json.is_asked()) std::printf("%s", check.text.c_str());
+  MOTLEY_TRY(json.print(write_json(CheckResult{.machine = make_result(check), .server = {}, .racks = {}})));
   return check.works;
 }
 
 }  // namespace
 
-void add_check(CLI::App& app, Action& action) {
+void add_check(CLI::App& app, CommandLine& line) {
   const auto [command, arguments] = add_command<CheckArguments>(
-      app, action, "check", "What this machine has, what works, what is missing and how to get it",
+      app, line, "check", "What this machine has, what works, what is missing and how to get it",
       "Examples:\n"
       "  motley check --as-cluster > cluster.yaml\n"
       "  motley check --server --model resnet50 --link-bandwidth 100Gbps\n"
@@ -183,6 +193,7 @@ void add_check(CLI::App& app, Action& action) {
       run_check);
   command.get_option("--profile")->excludes("--model");
   command.get_option("--batch-size")->needs("--profile");
+  command.get_option("--json")->excludes("--as-cluster");
 }
 
 }  // namespace motley::cli

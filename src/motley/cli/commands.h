@@ -6,37 +6,73 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "motley/base/os/file.h"
 #include "motley/base/result.h"
+#include "motley/cli/json_output.h"
 #include "motley/cli/options.h"
+#include "motley/cli/output_files.h"
 
 namespace motley::cli {
 
-// What main runs after parsing: set by the command that was typed. Success is exit code 0.
-using Action = std::function<Status()>;
+// The flags of every command.
+struct GeneralFlags {
+  bool quiet = false;
+  bool verbose = false;
+  bool no_color = false;
 
-void add_check(CLI::App& app, Action& action);
-void add_profile(CLI::App& app, Action& action);
-void add_plan(CLI::App& app, Action& action);
-void add_simulate(CLI::App& app, Action& action);
-void add_train(CLI::App& app, Action& action);
-void add_launch(CLI::App& app, Action& action);
-void add_export(CLI::App& app, Action& action);
-void add_schedule(CLI::App& app, Action& action);
-void add_server(CLI::App& app, Action& action);
-void add_data_server(CLI::App& app, Action& action);
-void add_report(CLI::App& app, Action& action);
+  static const OptionTable<GeneralFlags>& options();
+};
 
-// A command of this name with a flag for each option of its arguments, where they have any. Typed, it runs with them.
+// What was typed, once it is parsed.
+struct CommandLine {
+  std::function<Status()> action;  // set by the command; success is exit code 0
+  GeneralFlags general;
+};
+
+// With --help and --version; on commands of commands, too.
+void add_general_flags(CLI::App& command, CommandLine& line);
+
+void add_check(CLI::App& app, CommandLine& line);
+void add_profile(CLI::App& app, CommandLine& line);
+void add_plan(CLI::App& app, CommandLine& line);
+void add_simulate(CLI::App& app, CommandLine& line);
+void add_train(CLI::App& app, CommandLine& line);
+void add_launch(CLI::App& app, CommandLine& line);
+void add_export(CLI::App& app, CommandLine& line);
+void add_schedule(CLI::App& app, CommandLine& line);
+void add_server(CLI::App& app, CommandLine& line);
+void add_data_server(CLI::App& app, CommandLine& line);
+void add_report(CLI::App& app, CommandLine& line);
+void add_completion(CLI::App& app, CommandLine& line);
+void add_documents(CLI::App& app, CommandLine& line);
+
+// A command of this name with a flag for each option of its arguments, and --overwrite where one names a file that is
+// written. Typed, it runs with them, and with the general flags where `run` takes them.
 template <class Arguments, class Run>
-std::pair<CLI::App&, Arguments&> add_command(CLI::App& parent, Action& action, const std::string& name,
+std::pair<CLI::App&, Arguments&> add_command(CLI::App& parent, CommandLine& line, const std::string& name,
                                              const std::string& description, const std::string& footer, Run run) {
   CLI::App* command = parent.add_subcommand(name, description)->footer(footer);
   const auto arguments = std::make_shared<Arguments>();
+  const auto overwrite = std::make_shared<bool>(false);
   if constexpr (requires { Arguments::options(); }) add_options(*command, *arguments);
-  command->callback([&action, arguments, run] { action = [arguments, run] { return run(*arguments); }; });
+  if (writes_files(*command)) {
+    add_option(*command, {"overwrite", OptionKind::kBoolean, "replace files that exist"}, false,
+               [overwrite](const OptionValue&) { *overwrite = true; });
+  }
+  add_general_flags(*command, line);
+  command->callback([&line, command, arguments, overwrite, run] {
+    line.action = [&line, command, arguments, overwrite, run]() -> Status {
+      MOTLEY_TRY(check_output_files(*command, *overwrite));
+      if constexpr (std::is_invocable_v<Run, const Arguments&, const GeneralFlags&>) {
+        return run(*arguments, line.general);
+      } else {
+        return run(*arguments);
+      }
+    };
+  });
   return {*command, *arguments};
 }
 

@@ -48,19 +48,19 @@ Status run_export(const std::vector<std::string>& words) {
 
 }  // namespace
 
-void add_export(CLI::App& app, Action& action) {
+void add_export(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("export", "Write a PyTorch module as a .pt2 file that motley train reads");
   command
       ->footer(
           "Usage: motley export FILE.py:NAME [--input SIZES[:TYPE[:BOUND]]]... [--arguments JSON] [--output FILE.pt2]\n"
-          "                     [--force]\n\n"
+          "                     [--overwrite]\n\n"
           "It is done by the Python package: in the Python that MOTLEY_PYTHON names, else the one that this program "
           "was\n"
           "built with, else python3. All of its flags: python -m motley export --help\n\n"
           "Example:\n"
           "  motley export examples/custom/model.py:Net --input 1,28,28 --output build/custom/model.pt2")
       ->prefix_command();
-  command->callback([&action, command] { action = [words = command->remaining()] { return run_export(words); }; });
+  command->callback([&line, command] { line.action = [words = command->remaining()] { return run_export(words); }; });
 }
 
 }  // namespace motley::cli

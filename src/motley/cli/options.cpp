@@ -1,15 +1,24 @@
 #include "motley/cli/options.h"
 
+#include "motley/cli/command_text.h"
+
 namespace motley::cli {
 namespace {
 
-// "--optimizer.learning-rate NUMBER=0.1", with the option's help; the default is left out where it could not be typed.
+constexpr std::string_view kDefaultInWords = "; default: ";
+
+// Type, bounds, default and help of the option. A default that could not be typed is said in words, or is none.
 CLI::Option* describe(CLI::Option* flag, const OptionText& option, const OptionValue& fallback) {
-  const std::string text = format_option(option, fallback);
-  flag->description(option.help);
-  flag->type_name(option.type_name());
-  if (!text.empty() && parse_option(option, text)) flag->default_str(text);
-  return flag;
+  const std::string value = format_option(option, fallback);
+  const std::size_t words = option.help.find(kDefaultInWords);
+  if (words != std::string::npos) {
+    flag->default_str(option.help.substr(words + kDefaultInWords.size()));
+  } else if (!value.empty() && parse_option(option, value)) {
+    flag->default_str(value);
+  }
+  const std::string bounds = option.bounds();
+  flag->description(option.help.substr(0, words) + (bounds.empty() ? "" : fmt::format(" ({})", bounds)));
+  return flag->type_name(option.type_name())->group(kOwnFlags);
 }
 
 }  // namespace
@@ -19,7 +28,7 @@ void add_option(CLI::App& command, OptionText option, const OptionValue& fallbac
   option.key = "--" + flag_name(option.key);
   const std::string name = option.key;
   if (option.kind == OptionKind::kBoolean) {
-    command.add_flag_callback(name, [set] { set(true); }, option.help);
+    command.add_flag_callback(name, [set] { set(true); }, option.help)->group(kOwnFlags);
     return;
   }
   const auto parsed = [option](const std::string& text) {
@@ -40,14 +49,17 @@ void add_option(CLI::App& command, OptionText option, const OptionValue& fallbac
       ->allow_extra_args(false);
 }
 
-void add_texts(CLI::App& command, const std::string& group,
-               const std::vector<std::pair<OptionText, OptionValue>>& options,
-               std::vector<std::pair<std::string, std::string>>& given) {
+CLI::Option* add_argument(CLI::App& command, const OptionText& option, std::string& value) {
+  return describe(command.add_option(option.key, value), option, value);
+}
+
+void add_keys(CLI::App& command, const std::vector<std::pair<OptionText, OptionValue>>& options,
+              std::vector<std::pair<std::string, std::string>>& given) {
   for (const auto& [option, fallback] : options) {
     CLI::Option* flag = command.add_option_function<std::string>(
         "--" + flag_name(option.key),
         [&given, key = option.key](const std::string& text) { given.emplace_back(key, text); });
-    describe(flag, option, fallback)->group(group);
+    describe(flag, option, fallback)->group(option.is_common ? kCommonKeys : kOtherKeys);
   }
 }
 

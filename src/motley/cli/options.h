@@ -16,6 +16,9 @@ namespace motley::cli {
 void add_option(CLI::App& command, OptionText option, const OptionValue& fallback,
                 std::function<void(OptionValue)> set);
 
+// An argument without a flag, named by the option's key.
+CLI::Option* add_argument(CLI::App& command, const OptionText& option, std::string& value);
+
 // A flag for each of the config's options; its fields are set when the command line is parsed, so it must live until
 // then.
 template <class Config>
@@ -26,9 +29,9 @@ void add_options(CLI::App& command, Config& config) {
   }
 }
 
-// Flags for options of which each has this default; those that are given go to `given` as key and text, unchecked.
-void add_texts(CLI::App& command, const std::string& group,
-               const std::vector<std::pair<OptionText, OptionValue>>& options,
-               std::vector<std::pair<std::string, std::string>>& given);
+// Flags for the keys of a job, of which each has this default; those that are given go to `given` as key and text,
+// unchecked.
+void add_keys(CLI::App& command, const std::vector<std::pair<OptionText, OptionValue>>& options,
+              std::vector<std::pair<std::string, std::string>>& given);
 
 }  // namespace motley::cli

@@ -7,7 +7,12 @@
 
 #include "motley/base/log.h"
 #include "motley/base/os/terminal.h"
+#include "motley/cli/command_text.h"
 #include "motley/cli/commands.h"
+#include "motley/cli/help.h"
+#include "motley/cli/renamed_flags.h"
+#include "motley/cli/usage_error.h"
+#include "motley/train/job/renamed_keys.h"
 
 namespace motley::cli {
 namespace {
@@ -17,54 +22,85 @@ int exit_code(const Error& error) {
   return error.code == ErrorCode::kInterrupted ? 130 : 1;
 }
 
-// A command that is not there, or none, is answered with those that are.
-std::string explain(const CLI::App& app, const CLI::ParseError& problem) {
-  const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  if (command->get_require_subcommand_min() == 0) return problem.what();
-  std::vector<std::string> accepted;
-  for (const CLI::App* known :
-       command->get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); })) {
-    accepted.push_back(known->get_name());
-  }
-  const std::string of = command == &app ? "motley" : "motley " + command->get_name();
-  const std::vector<std::string> given = command->remaining();
-  return fmt::format("{}: {}; accepted: {}", of,
-                     given.empty() ? "needs a command" : fmt::format("'{}' is no command", given[0]),
-                     fmt::join(accepted, ", "));
+int report_failure(const Error& error) {
+  std::fflush(stdout);
+  const bool is_interrupted = error.code == ErrorCode::kInterrupted;
+  const std::string word = is_interrupted ? "" : colored("error:", TextColor::kBad, STDERR_FILENO) + " ";
+  // There is none where it has been told to somebody else.
+  if (!error.message.empty()) std::fprintf(stderr, "motley: %s%s\n", word.c_str(), error.message.c_str());
+  return exit_code(error);
+}
+
+// The help that was asked for with --help or --help=TOPIC.
+int print_help(const CLI::App& app) {
+  const CLI::App& command = typed_command(app);
+  const std::vector<std::string> topic = command.get_help_ptr()->results();
+  const bool is_short = topic.empty() || topic.front() == "true";
+  const CommandText text = describe(command);
+  const Result<std::string> help = is_short ? short_help(text) : help_of_topic(text, topic.front());
+  if (!help) return report_failure(help.error());
+  std::printf("%s", help->c_str());
+  return 0;
+}
+
+// Settings of the whole process, and of those that it starts.
+void follow(const GeneralFlags& flags) {
+  if (flags.no_color) forbid_color();
+  start_logging(flags.quiet ? "warning" : flags.verbose ? "debug" : "info");
 }
 
 }  // namespace
 
+const OptionTable<GeneralFlags>& GeneralFlags::options() {
+  using enum OptionKind;
+  static const OptionTable<GeneralFlags> options = {
+      {{"quiet", kBoolean, "print results, warnings and errors only"}, &GeneralFlags::quiet},
+      {{"verbose", kBoolean, "also print what helps to find a fault"}, &GeneralFlags::verbose},
+      {{"no_color", kBoolean, "print without colours, as where the variable NO_COLOR is set"}, &GeneralFlags::no_color},
+  };
+  return options;
+}
+
+void add_general_flags(CLI::App& command, CommandLine& line) {
+  add_options(command, line.general);
+  for (const std::string& key : GeneralFlags::options().keys()) {
+    command.get_option("--" + flag_name(key))->group(kGeneralFlags);
+  }
+  command.get_option("--quiet")->excludes("--verbose");
+  command.set_help_flag("-h,--help", "print help: in short, of a topic, or --help=all")
+      ->type_name(optional_value("TOPIC"))
+      ->group(kGeneralFlags);
+  command.set_version_flag("--version", "motley " MOTLEY_VERSION, "print the version of the program")
+      ->group(kGeneralFlags);
+}
+
 int run(int argc, const char* const* argv) {
   start_logging("info");
   CLI::App app("Trains deep networks on mixed hardware, so that heterogeneous workers finish together.", "motley");
-  app.set_version_flag("--version", "motley " MOTLEY_VERSION);
   app.require_subcommand(1);
-  Action action;
+  CommandLine line;
+  add_general_flags(app, line);
   for (const auto add : {add_check, add_profile, add_plan, add_simulate, add_train, add_launch, add_export,
-                         add_schedule, add_server, add_data_server, add_report}) {
-    add(app, action);
+                         add_schedule, add_server, add_data_server, add_report, add_completion, add_documents}) {
+    add(app, line);
   }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return print_help(app);
+  } catch (const CLI::CallForVersion& version) {
+    std::printf("%s\n", version.what());
+    return 0;
   } catch (const CLI::ParseError& problem) {
-    if (problem.get_exit_code() == 0) {  // --help, --version
-      return app.exit(problem);
-    }
+    const std::string text = explain_usage_error(app, problem, {kRenamedFlags, train::kRenamedKeys});
     std::fprintf(stderr, "motley: %s %s (--help lists all flags)\n",
-                 colored("error:", TextColor::kBad, STDERR_FILENO).c_str(), explain(app, problem).c_str());
+                 colored("error:", TextColor::kBad, STDERR_FILENO).c_str(), text.c_str());
     return 2;
   }
+  follow(line.general);
   try {
-    const Status status = action();
-    if (status) return 0;
-    std::fflush(stdout);
-    const std::string& message = status.error().message;  // none where it has been told to somebody else
-    const bool is_interrupted = status.error().code == ErrorCode::kInterrupted;
-    const std::string error = is_interrupted ? "" : colored("error:", TextColor::kBad, STDERR_FILENO) + " ";
-    if (!message.empty()) std::fprintf(stderr, "motley: %s%s\n", error.c_str(), message.c_str());
-    return exit_code(status.error());
+    const Status status = line.action();
+    return status ? 0 : report_failure(status.error());
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "motley: error: %s\n", problem.what());
     return 1;

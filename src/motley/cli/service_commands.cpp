@@ -16,7 +16,6 @@ template <class Request>
 struct ServiceArguments {
   Request request;
   std::string address_file;
-  bool quiet = false;
 
   static const OptionTable<ServiceArguments>& options() {
     using enum OptionKind;
@@ -24,7 +23,6 @@ struct ServiceArguments {
         {"", &ServiceArguments::request},
         {{"address_file", kPath, "write the address to this file once the server listens"},
          &ServiceArguments::address_file},
-        {{"quiet", kBoolean, "log warnings and errors only"}, &ServiceArguments::quiet},
     };
     return options;
   }
@@ -37,7 +35,6 @@ template <class Arguments, class Start>
 Status serve_until_stopped(const Arguments& arguments, const Start& start) {
   // Before threads start; after the wait below a second one ends the process at once.
   auto stop = std::make_optional<StopSignals>();
-  if (arguments.quiet) start_logging("warning");
   MOTLEY_ASSIGN(const auto running, start(arguments.request));
   if (!arguments.address_file.empty()) MOTLEY_TRY(write_file(arguments.address_file, running.address + "\n"));
   spdlog::info("listening at {} with {}", running.address, running.description);
@@ -55,9 +52,9 @@ Result<app::RunningServer> start_server(const app::ServerRequest& request) {
 
 }  // namespace
 
-void add_server(CLI::App& app, Action& action) {
+void add_server(CLI::App& app, CommandLine& line) {
   const auto [command, arguments] = add_command<ServerArguments>(
-      app, action, "server", "Run a parameter server for many jobs",
+      app, line, "server", "Run a parameter server for many jobs",
       "Jobs use it with gradient_sync.method parameter-server and gradient_sync.servers. Example:\n"
       "  head -c 32 /dev/urandom | base64 > token && chmod 600 token\n"
       "  motley server --listen 127.0.0.1:29500 --token-file token",
@@ -69,16 +66,17 @@ void add_server(CLI::App& app, Action& action) {
   }
 }
 
-void add_data_server(CLI::App& app, Action& action) {
+void add_data_server(CLI::App& app, CommandLine& line) {
   const auto [command, arguments] = add_command<DataServerArguments>(
-      app, action, "data-server", "Serve a job's data to workers that do not have the files",
-      "Jobs use it with data.server and data.token_file; every key of the job file is also a flag. Example:\n"
+      app, line, "data-server", "Serve a job's data to workers that do not have the files",
+      "Jobs use it with data.server and data.token_file. Example:\n"
       "  head -c 32 /dev/urandom | base64 > token && chmod 600 token\n"
-      "  motley data-server examples/fashion-mnist/job.yaml --listen 127.0.0.1:29600 --token-file token",
+      "  motley data-server examples/fashion-mnist/job.yaml --listen 127.0.0.1:29700 --token-file token",
       [](const DataServerArguments& given) { return serve_until_stopped(given, app::serve_data); });
   app::JobRequest& job = arguments.request.job;
-  command.add_option("JOB", job.file, "Job file (docs/reference/job.md), whose data is served")->required();
-  add_texts(command, "Keys of the job", app::job_options(), job.flags);
+  add_argument(command, {"JOB", OptionKind::kPath, "job file (docs/reference/job.md) whose data is served"}, job.file)
+      ->required();
+  add_keys(command, app::job_options(), job.flags);
 }
 
 }  // namespace motley::cli

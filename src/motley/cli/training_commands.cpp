@@ -11,11 +11,16 @@
 #include "motley/base/os/signals.h"
 #include "motley/base/os/terminal.h"
 #include "motley/base/units.h"
+#include "motley/cli/command_text.h"
 #include "motley/cli/commands.h"
 #include "motley/report/closing.h"
 #include "motley/report/comparison.h"
+#include "motley/cli/results.h"
 #include "motley/report/plan_view.h"
 #include "motley/report/report.h"
+#include "motley/serial/bench_row.h"
+#include "motley/serial/json_fields.h"
+#include "motley/train/job/run_directory.h"
 
 namespace motley::cli {
 namespace {
@@ -30,25 +35,27 @@ void print_warning(const std::string& text) {
                text.c_str());
 }
 
-// An app::Ask: the planner's answer, with a line that replaces itself meanwhile, on a terminal only.
-Result<planning::Answer> ask(const planning::Planner& planner, planning::Request request) {
-  const bool is_shown = ::isatty(STDERR_FILENO) == 1;
-  if (is_shown) {
-    request.progress = [method = planner.name](const planning::Progress& progress) {
-      std::fprintf(stderr, "\r\033[K%s: %lld plans in %s, best %.6g, bound %.6g", method.c_str(),
-                   static_cast<long long>(progress.evaluations), format_seconds(progress.seconds).c_str(),
-                   progress.best, progress.bound);
-      std::fflush(stderr);
-    };
-  }
-  Result<planning::Answer> answer = planner.plan(request);
-  if (is_shown) std::fprintf(stderr, "\r\033[K");
-  return answer;
+// The planner's answer, with a line that replaces itself meanwhile, on a terminal only.
+app::Ask make_ask(const GeneralFlags& general) {
+  const bool is_shown = is_terminal(STDERR_FILENO) && !general.quiet;
+  return [is_shown](const planning::Planner& planner, planning::Request request) {
+    if (is_shown) {
+      request.progress = [method = planner.name](const planning::Progress& progress) {
+        std::fprintf(stderr, "\r\033[K%s: %lld plans in %s, best %.6g, bound %.6g", method.c_str(),
+                     static_cast<long long>(progress.evaluations), format_seconds(progress.seconds).c_str(),
+                     progress.best, progress.bound);
+        std::fflush(stderr);
+      };
+    }
+    Result<planning::Answer> answer = planner.plan(request);
+    if (is_shown) std::fprintf(stderr, "\r\033[K");
+    return answer;
+  };
 }
 
 void add_job(CLI::App& command, app::JobRequest& job, const std::string& help) {
-  command.add_option("JOB", job.file, help);
-  add_texts(command, "Keys of the job", app::job_options(), job.flags);
+  add_argument(command, {"JOB", OptionKind::kPath, help}, job.file);
+  add_keys(command, app::job_options(), job.flags);
 }
 
 // --- profile
@@ -56,11 +63,13 @@ void add_job(CLI::App& command, app::JobRequest& job, const std::string& help) {
 struct ProfileArguments {
   app::ProfileRequest request;
   std::string output = "profile.json";
+  bool json = false;
 
   static const OptionTable<ProfileArguments>& options() {
     static const OptionTable<ProfileArguments> options = {
         {"", &ProfileArguments::request},
-        {{"output", OptionKind::kPath, "file to write the profile to"}, &ProfileArguments::output},
+        {{"output", OptionKind::kOutput, "file to write the profile to"}, &ProfileArguments::output},
+        {json_option(), &ProfileArguments::json},
     };
     return options;
   }
@@ -95,9 +104,7 @@ void print_device(const model::Profile& profile, const model::DeviceProfile& dev
               is_measured ? model::to_string(device.fractions_origin) : "scaled", device.fractions_rule.c_str());
 }
 
-Status run_profile(const ProfileArguments& arguments) {
-  MOTLEY_ASSIGN(const model::Profile profile, app::make_profile(arguments.request));
-  MOTLEY_TRY(write_file(arguments.output, model::to_json(profile)));
+void print_profile(const model::Profile& profile) {
   std::printf("%s: %zu layers; %s\n", profile.graph.name.c_str(), profile.graph.layers.size(),
               profile.graph.source.c_str());
   for (const model::DeviceProfile& device : profile.devices) print_device(profile, device);
@@ -106,8 +113,15 @@ Status run_profile(const ProfileArguments& arguments) {
                 link.to.c_str(), format_bytes(link.bytes_per_second).c_str(),
                 format_seconds(link.latency_seconds).c_str(), model::to_string(link.origin));
   }
-  std::printf("\nprofile: %s\n", arguments.output.c_str());
-  return {};
+}
+
+Status run_profile(const ProfileArguments& arguments) {
+  const JsonOutput json(arguments.json);
+  MOTLEY_ASSIGN(const model::Profile profile, app::make_profile(arguments.request));
+  const std::string text = model::to_json(profile);
+  if (!json.is_asked()) print_profile(profile);
+  MOTLEY_TRY(write_named("\nprofile", arguments.output, text));
+  return json.print(text);
 }
 
 // --- plan
@@ -116,27 +130,64 @@ struct PlanArguments {
   app::PlanQuestion question;
   std::string output = "plan.json";
   std::string page;
+  bool json = false;
 
   static const OptionTable<PlanArguments>& options() {
     using enum OptionKind;
     static const OptionTable<PlanArguments> options = {
         {"", &PlanArguments::question},
-        {{"output", kPath, "file to write the plan to"}, &PlanArguments::output},
-        {{"html", kPath, "also write a page that draws the pipeline"}, &PlanArguments::page},
+        {{"output", kOutput, "file to write the plan to"}, &PlanArguments::output},
+        {{"html", kOutput, "also write a page that draws the pipeline to this file"}, &PlanArguments::page},
+        {json_option(), &PlanArguments::json},
     };
     return options;
   }
 };
 
-Status run_plan(const PlanArguments& arguments) {
+std::optional<double> value_of_answer(const planning::Answer& answer, planning::Criterion criterion) {
+  return answer.best ? std::optional(planning::value(answer.evaluation, criterion)) : std::nullopt;
+}
+
+PlanResult make_result(const planning::FoundPlan& found, const planning::Plan& plan) {
+  const auto value = [&](const planning::Answer& answer) { return value_of_answer(answer, found.objective.criterion); };
+  PlanResult result = {.objective = planning::describe(found.objective),
+                       .method = found.method,
+                       .value = value(found.answer),
+                       .is_proved = found.answer.proved,
+                       .bound = found.answer.bound > 0 ? std::optional(found.answer.bound) : std::nullopt,
+                       .evaluations = found.answer.evaluations,
+                       .search_seconds = found.answer.seconds,
+                       .plan = AnyJson::parse(planning::to_json(plan))};
+  for (const planning::Marginal& marginal : found.marginals) {
+    result.marginals.push_back({.device_type = found.problem.types[static_cast<std::size_t>(marginal.type)].name,
+                                .one_more = value(marginal.one_more),
+                                .one_fewer = value(marginal.one_fewer)});
+  }
+  for (const auto& [question, regimes] : found.what_ifs) {
+    PlanWhatIf& what_if = result.what_ifs.emplace_back(PlanWhatIf{.question = question.text, .regimes = {}});
+    for (const planning::Regime& regime : regimes) what_if.regimes.push_back({regime.from, value(regime.answer)});
+  }
+  for (const planning::MethodAnswer& one : found.methods) {
+    result.methods.push_back({.method = one.method,
+                              .value = value(one.answer),
+                              .is_proved = one.answer.proved,
+                              .search_seconds = one.answer.seconds,
+                              .refused = one.refused});
+  }
+  return result;
+}
+
+Status run_plan(const PlanArguments& arguments, const GeneralFlags& general) {
+  const JsonOutput json(arguments.json);
   MOTLEY_ASSIGN(const app::PlanTask task, app::make_plan_task(arguments.question, print_warning));
-  MOTLEY_TRY(check_writable(arguments.output));
-  if (!arguments.page.empty()) MOTLEY_TRY(check_writable(arguments.page));
   const InterruptStop interrupt;
-  const app::PlanFinder finder{
-      .question = arguments.question, .task = task, .stop = interrupt.token(), .ask = ask, .tell = print_line};
+  const app::PlanFinder finder{.question = arguments.question,
+                               .task = task,
+                               .stop = interrupt.token(),
+                               .ask = make_ask(general),
+                               .tell = print_line};
   MOTLEY_ASSIGN(const planning::FoundPlan found, finder.find());
-  std::printf("%s", report::plan_text(found).c_str());
+  if (!json.is_asked()) std::printf("%s", report::plan_text(found).c_str());
   MOTLEY_ASSIGN(const planning::Plan plan, finder.make_plan(found));
   if (arguments.question.heterogeneous_stages) {
     std::printf("\nwith stages that mix device types, replayed: %s per step%s\n",
@@ -145,7 +196,7 @@ Status run_plan(const PlanArguments& arguments) {
   }
   MOTLEY_TRY(write_named("\nplan", arguments.output, planning::to_json(plan)));
   if (!arguments.page.empty()) MOTLEY_TRY(write_named("page", arguments.page, report::plan_page(found)));
-  return {};
+  return json.print(json.is_asked() ? write_json(make_result(found, plan)) : "");
 }
 
 // --- simulate
@@ -153,33 +204,33 @@ Status run_plan(const PlanArguments& arguments) {
 struct SimulateArguments {
   app::StepQuestion question;
   std::string timeline;
-  std::string json;
   std::string page;
+  bool json = false;
 
   static const OptionTable<SimulateArguments>& options() {
     using enum OptionKind;
     static const OptionTable<SimulateArguments> options = {
         {"", &SimulateArguments::question},
-        {{"timeline", kPath, "write the timeline to this file, for Perfetto or chrome://tracing"},
+        {{"timeline", kOutput, "write the timeline to this file, for Perfetto or chrome://tracing"},
          &SimulateArguments::timeline},
-        {{"json", kPath, "write the step's figures to this file"}, &SimulateArguments::json},
-        {{"html", kPath, "write a page that draws the timeline to this file"}, &SimulateArguments::page},
+        {{"html", kOutput, "write a page that draws the timeline to this file"}, &SimulateArguments::page},
+        {json_option(), &SimulateArguments::json},
     };
     return options;
   }
 };
 
 Status run_simulate(SimulateArguments arguments) {
-  const auto& [question, timeline, json, page] = arguments;
+  const auto& [question, timeline, page, is_json] = arguments;
+  const JsonOutput json(is_json);
   arguments.question.keep_events = !timeline.empty() || !page.empty();
   MOTLEY_ASSIGN(const app::SimulatedStep step, app::simulate_plan(question));
-  std::printf("%s", report::simulation_text(step.timeline, step.plan).c_str());
+  if (!json.is_asked()) std::printf("%s", report::simulation_text(step.timeline, step.plan).c_str());
   if (!timeline.empty()) {
     MOTLEY_TRY(write_named("trace", timeline, planning::to_chrome_trace(step.timeline, step.plan)));
   }
-  if (!json.empty()) MOTLEY_TRY(write_named("figures", json, app::to_json(step)));
   if (!page.empty()) MOTLEY_TRY(write_named("page", page, report::simulation_page(step.timeline, step.plan)));
-  return {};
+  return json.print(app::to_json(step));
 }
 
 // --- train
@@ -188,6 +239,7 @@ struct TrainArguments {
   app::TrainRequest request;
   bool keys = false;
   bool schema = false;
+  bool json = false;
 
   static const OptionTable<TrainArguments>& options() {
     using enum OptionKind;
@@ -201,16 +253,46 @@ struct TrainArguments {
   }
 };
 
-Status run_train(const TrainArguments& arguments) {
+Result<TrainResult> read_result(const std::filesystem::path& run) {
+  MOTLEY_ASSIGN(const std::string text, read_file(train::RunDirectory(run).summary_file()));
+  MOTLEY_ASSIGN(const std::vector<BenchRow> rows, read_rows(text));
+  TrainResult result{.run = run.string(), .summary = {}};
+  for (const BenchRow& row : rows) {
+    result.summary.push_back({.name = row.name,
+                              .metric = row.metric,
+                              .value = row.value,
+                              .unit = row.unit,
+                              .better = row.more_is_better ? "more" : "less",
+                              .target = row.target,
+                              .limit = row.limit,
+                              .peer = row.peer,
+                              .note = row.note});
+  }
+  return result;
+}
+
+Status run_train(TrainArguments arguments, const GeneralFlags& general) {
   if (arguments.keys || arguments.schema) {
     std::printf("%s", (arguments.keys ? train::document_job() : train::job_schema()).c_str());
     return {};
   }
-  return app::train_job(arguments.request, {.print = print_line,
-                                            .warn = print_warning,
-                                            .ask = ask,
-                                            .write_page = report::write_report,
-                                            .close = report::closing_text});
+  const JsonOutput json(arguments.json);
+  app::TrainRequest& request = arguments.request;
+  request.quiet = general.quiet;
+  if (general.verbose) request.job.flags.insert(request.job.flags.begin(), {"log_level", "debug"});
+  std::filesystem::path run;  // whose page is written by this process
+  const auto write_page = [&run](const std::filesystem::path& folder) {
+    run = folder;
+    return report::write_report(folder);
+  };
+  MOTLEY_TRY(app::train_job(request, {.print = print_line,
+                                      .warn = print_warning,
+                                      .ask = make_ask(general),
+                                      .write_page = write_page,
+                                      .close = report::closing_text}));
+  if (!json.is_asked() || run.empty()) return {};
+  MOTLEY_ASSIGN(TrainResult result, read_result(run));
+  return json.print(write_json(std::move(result)));
 }
 
 // --- report
@@ -219,6 +301,7 @@ struct ReportArguments {
   std::vector<std::string> runs;
   std::string output;
   bool overwrite = false;
+  bool json = false;
 
   static const OptionTable<ReportArguments>& options() {
     using enum OptionKind;
@@ -229,6 +312,7 @@ struct ReportArguments {
          &ReportArguments::output},
         {{"overwrite", kBoolean, "replace the file that --output names, or comparison.html"},
          &ReportArguments::overwrite},
+        {json_option(), &ReportArguments::json},
     };
     return options;
   }
@@ -246,69 +330,79 @@ Status check_page(const std::string& file, bool overwrite) {
   return writable ? Status() : fail(writable.error().within("--output"));
 }
 
-Status run_report(const ReportArguments& arguments) {
-  const auto& [runs, output, overwrite] = arguments;
-  if (runs.size() == 1 && output.empty()) {
+// The file that holds the page.
+Result<std::string> write_page(const ReportArguments& arguments) {
+  const auto& runs = arguments.runs;
+  if (runs.size() == 1 && arguments.output.empty()) {
     MOTLEY_TRY(report::write_report(runs.front()));
-    std::printf("%s/report.html\n", runs.front().c_str());
-    return {};
+    return runs.front() + "/report.html";
   }
-  const std::string file = output.empty() ? "comparison.html" : output;
-  MOTLEY_TRY(check_page(file, overwrite));
+  const std::string file = arguments.output.empty() ? "comparison.html" : arguments.output;
+  MOTLEY_TRY(check_page(file, arguments.overwrite));
   if (runs.size() == 1) {
     MOTLEY_ASSIGN(const std::string page, report::render_run(runs.front()));
-    return write_named("page", file, page);
+    MOTLEY_TRY(write_file(file, page));
+    return file;
   }
-  MOTLEY_ASSIGN(const report::Comparison comparison,
-                report::compare_runs({arguments.runs.begin(), arguments.runs.end()}));
+  MOTLEY_ASSIGN(const report::Comparison comparison, report::compare_runs({runs.begin(), runs.end()}));
   std::printf("%s", report::comparison_text(comparison).c_str());
-  return write_named("page", file, report::comparison_page(comparison, std::filesystem::path(file).parent_path()));
+  MOTLEY_TRY(write_file(file, report::comparison_page(comparison, std::filesystem::path(file).parent_path())));
+  return file;
+}
+
+Status run_report(const ReportArguments& arguments) {
+  const JsonOutput json(arguments.json);
+  MOTLEY_ASSIGN(std::string page, write_page(arguments));
+  print_line("page: " + page);
+  return json.print(write_json(ReportResult{std::move(page)}));
 }
 
 }  // namespace
 
-void add_profile(CLI::App& app, Action& action) {
+void add_profile(CLI::App& app, CommandLine& line) {
   const auto [command, arguments] = add_command<ProfileArguments>(
-      app, action, "profile", "Measure a job's network on the devices here, for planning",
-      "Every key of the job file is also a flag. Examples:\n"
+      app, line, "profile", "Measure a job's network on the devices here, for planning",
+      "Examples:\n"
       "  motley profile examples/fashion-mnist/job.yaml\n"
       "  motley profile examples/fashion-mnist/job.yaml --model.name resnet18 --scale gpu=cpu*0.05 --output "
       "r18.json\n"
-      "  motley profile examples/clicks/job.yaml --estimate --cluster examples/clicks/cluster.yaml\n"
-      "  motley profile --model vgg16 --cluster examples/heterogeneous/cluster.yaml --global-batch-size 128",
+      "  motley profile examples/clicks/job.yaml --estimate --cluster examples/clicks/cluster.yaml --output rent.json\n"
+      "  motley profile --model vgg16 --cluster examples/heterogeneous/cluster.yaml --global-batch-size 128 "
+      "--output vgg16.json",
       run_profile);
-  add_job(command, arguments.request.job, "Job file (docs/reference/job.md)");
+  add_job(command, arguments.request.job, "job file (docs/reference/job.md)");
 }
 
-void add_plan(CLI::App& app, Action& action) {
+void add_plan(CLI::App& app, CommandLine& line) {
   add_command<PlanArguments>(
-      app, action, "plan", "Choose pipeline stages, device types and counts for a model",
+      app, line, "plan", "Choose pipeline stages, device types and counts for a model",
       "Examples:\n"
       "  motley plan --model ctrdnn-16 --cluster examples/rent/cluster.yaml --cost-model heterps --min-throughput "
       "200000\n"
-      "  motley plan --model vgg16 --cluster examples/rent/cluster.yaml --compare --html plan.html\n"
-      "  motley plan --profile profile.json --what-if cpu.price=0.01..1\n"
+      "  motley plan --model vgg16 --cluster examples/rent/cluster.yaml --compare --html vgg16.html --output "
+      "vgg16.json\n"
+      "  motley plan --profile profile.json --what-if cpu.price=0.01..1 --output what-if.json\n"
       "  motley plan --profile profile.json --method rl-attention --measure examples/fashion-mnist/job.yaml "
-      "--time-limit 5min",
+      "--time-limit 5min --output measured.json",
       run_plan);
 }
 
-void add_simulate(CLI::App& app, Action& action) {
+void add_simulate(CLI::App& app, CommandLine& line) {
   const auto [command, arguments] = add_command<SimulateArguments>(
-      app, action, "simulate",
+      app, line, "simulate",
       "Simulate a step of a plan: its time, what it consists of, and each device's bubble fraction",
       "Example:\n"
       "  motley simulate examples/pipeline/plan.json --profile examples/pipeline/profile.json \\\n"
       "      --cluster examples/pipeline/cluster.yaml --straggler 1:0:1.5 --html step.html",
       run_simulate);
-  command.add_option("PLAN", arguments.question.plan, "The plan (plan.json)")->required();
+  add_argument(command, {"PLAN", OptionKind::kPath, "the plan (plan.json)"}, arguments.question.plan)->required();
   command.get_option("--cluster")->required();
 }
 
-void add_train(CLI::App& app, Action& action) {
+void add_train(CLI::App& app, CommandLine& line) {
   const auto [command, arguments] = add_command<TrainArguments>(
-      app, action, "train", "Train a job: starts its workers here, or joins as the rank it is given",
-      "Every key of the job file is also a flag. Examples:\n"
+      app, line, "train", "Train a job: starts its workers here, or joins as the rank it is given",
+      "Examples:\n"
       "  motley train examples/fashion-mnist/job.yaml --workers 2 --global-batch-size 128\n"
       "  motley train examples/fashion-mnist/job.yaml --plan auto\n"
       "  motley train examples/fashion-mnist/job.yaml --plan plan.json\n"
@@ -319,21 +413,22 @@ void add_train(CLI::App& app, Action& action) {
       .add_flag("--resume", arguments.request.resume,
                 "go on from the newest good checkpoint of --run-directory; --resume=auto: where it holds one, else "
                 "start (with --overwrite also over a run that came to have none)")
-      ->check(CLI::IsMember({"true", "false", "auto"}))
-      ->option_text("or --resume=auto");
+      ->check(CLI::IsMember({"true", "false", "auto"}).description(""))
+      ->type_name(optional_value("auto"))
+      ->group(kOwnFlags);
   command.get_option("--rank")->needs("--hosts");
   command.get_option("--join")->needs("--hosts");
-  add_job(command, arguments.request.job, "Job file (docs/reference/job.md); with --resume the run's own by default");
+  add_job(command, arguments.request.job, "job file (docs/reference/job.md); default: with --resume the run's own");
 }
 
 // Of the Python package, which answers them before the other commands; the program knows their names.
-void add_launch(CLI::App& app, Action& action) {
+void add_launch(CLI::App& app, CommandLine& line) {
   for (const auto& [name, about] : {std::pair("launch", "Start the ranks of a Python script on this machine"),
                                     std::pair("run", "The same, and go on where ranks are lost")}) {
     CLI::App* command = app.add_subcommand(name, about);
     command->footer(fmt::format("Of the Python package: python -m motley {} --help", name))->prefix_command();
-    command->callback([&action, name] {
-      action = [name]() -> Status {
+    command->callback([&line, name] {
+      line.action = [name]() -> Status {
         return fail(ErrorCode::kInvalidInput,
                     "{0}: starts Python scripts; accepted: python -m motley {0}, of the Python package "
                     "(docs/reference/python.md)",
@@ -343,14 +438,16 @@ void add_launch(CLI::App& app, Action& action) {
   }
 }
 
-void add_report(CLI::App& app, Action& action) {
+void add_report(CLI::App& app, CommandLine& line) {
   const auto [command, arguments] = add_command<ReportArguments>(
-      app, action, "report", "Write the page of a run (made automatically at its end), or one that compares several",
+      app, line, "report", "Write the page of a run (made automatically at its end), or one that compares several",
       "Examples:\n"
       "  motley report runs/demo\n"
       "  motley report runs/demo runs/demo-planned --output comparison.html",
       run_report);
-  command.add_option("RUN", arguments.runs, "Folder of a run; several: they are compared")->required();
+  command.add_option("RUN", arguments.runs, "folder of a run; several: they are compared")
+      ->type_name(OptionText{.kind = OptionKind::kPath}.type_name())
+      ->required();
 }
 
 }  // namespace motley::cli

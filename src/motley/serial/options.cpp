@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 #include <optional>
 
 #include "motley/base/text.h"
@@ -39,6 +38,8 @@ KindLook look(const OptionText& option) {
       return {"RATE", kAcceptedBytesPerSecond, exact_bytes_per_second, parse_bytes_per_second};
     case OptionKind::kPath:
       return {"PATH", "a text"};
+    case OptionKind::kOutput:
+      return {"FILE", "a text"};
     case OptionKind::kText:
     case OptionKind::kChoice:
     case OptionKind::kTexts:
@@ -49,16 +50,6 @@ KindLook look(const OptionText& option) {
       return {"NUMBER,...", "a list of numbers"};
   }
   return {};
-}
-
-std::string bounds_text(const OptionText& option) {
-  const KindLook kind = look(option);
-  const bool has_max = std::isfinite(option.max);
-  const bool has_min = std::isfinite(option.min) && (option.min != 0 || has_max || kind.parse_quantity == nullptr);
-  const std::string min = kind.format(option.min);
-  const std::string max = kind.format(option.max);
-  if (has_min && has_max) return fmt::format(" from {} to {}", min, max);
-  return has_min ? " of at least " + min : has_max ? " of at most " + max : "";
 }
 
 template <class Number>
@@ -105,6 +96,7 @@ std::optional<OptionValue> parse_accepted(const OptionText& option, std::string_
     }
     case OptionKind::kText:
     case OptionKind::kPath:
+    case OptionKind::kOutput:
       return std::string(text);
     case OptionKind::kChoice:
       return is_one_of(option.choices) ? std::optional(OptionValue(std::string(text))) : std::nullopt;
@@ -119,15 +111,67 @@ std::optional<OptionValue> parse_accepted(const OptionText& option, std::string_
   return std::nullopt;
 }
 
+// The letters to insert, remove, replace or swap with their neighbour (optimal string alignment).
+std::size_t edit_distance(std::string_view from, std::string_view to) {
+  std::vector<std::vector<std::size_t>> cost(from.size() + 1, std::vector<std::size_t>(to.size() + 1));
+  for (std::size_t i = 0; i <= from.size(); ++i) {
+    for (std::size_t j = 0; j <= to.size(); ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = i + j;
+        continue;
+      }
+      const bool is_same = from[i - 1] == to[j - 1];
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (is_same ? 0 : 1)});
+      const bool is_swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
+      if (is_swapped) cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+    }
+  }
+  return cost.back().back();
+}
+
+constexpr std::size_t kMaxGuessed = 64;  // letters; longer keys are no mistyped ones
+
+// Up to which distance a key is taken for a mistyped one.
+std::size_t max_distance(std::string_view key) {
+  if (key.size() < 3 || key.size() > kMaxGuessed) return 0;
+  return key.size() == 3 ? 1 : std::max<std::size_t>(2, key.size() / 3);
+}
+
+// The distance to the nearest words in a row of a key of several; one more than it is, so that whole keys win.
+std::size_t distance_to_words(std::string_view key, std::string_view of) {
+  constexpr const char* kBetweenWords = "._-";
+  std::size_t nearest = kMaxGuessed;
+  if (of.find_first_of(kBetweenWords) == std::string_view::npos) return nearest;
+  for (std::size_t begin = 0; begin < of.size();) {
+    for (std::size_t end = begin; end < of.size();) {
+      end = std::min(of.find_first_of(kBetweenWords, end + 1), of.size());
+      nearest = std::min(nearest, 1 + edit_distance(key, of.substr(begin, end - begin)));
+    }
+    const std::size_t next = of.find_first_of(kBetweenWords, begin);
+    begin = next == std::string_view::npos ? of.size() : next + 1;
+  }
+  return nearest;
+}
+
 }  // namespace
+
+std::string OptionText::bounds() const {
+  const KindLook kind_look = look(*this);
+  const bool has_max = std::isfinite(max);
+  const bool has_min = std::isfinite(min) && (min != 0 || has_max || kind_look.parse_quantity == nullptr);
+  if (has_min && has_max) return fmt::format("from {} to {}", kind_look.format(min), kind_look.format(max));
+  return has_min ? "at least " + kind_look.format(min) : has_max ? "at most " + kind_look.format(max) : "";
+}
 
 std::string OptionText::accepted() const {
   const bool has_choices = kind == OptionKind::kChoice || (kind == OptionKind::kTexts && !choices.empty());
   if (has_choices) return fmt::format("one of {}", fmt::join(choices, ", "));
+  const std::string within = bounds();
+  const char* between = within.empty() ? "" : within.starts_with("at ") ? " of " : " ";
   const char* example = kind == OptionKind::kIntegers ? ", such as [1, 28, 28]"
                         : kind == OptionKind::kReals  ? ", such as [1, 0.5]"
                                                       : "";
-  return fmt::format("{}{}{}", look(*this).accepted, bounds_text(*this), example);
+  return fmt::format("{}{}{}{}", look(*this).accepted, between, within, example);
 }
 
 std::string OptionText::type_name() const {
@@ -140,8 +184,11 @@ Result<OptionValue> parse_option(const OptionText& option, std::string_view raw)
   if (std::optional<OptionValue> value = parse_accepted(option, text)) return std::move(*value);
   // Of a word that is none of the choices: what it is called now, where it had another name.
   const auto renamed = std::ranges::find(option.renamed, text, &RenamedKey::before);
-  return fail(ErrorCode::kInvalidInput, "{}: '{}' is not accepted; accepted: {}{}", option.key, text, option.accepted(),
-              renamed == option.renamed.end() ? "" : fmt::format(" ({} is now {})", text, renamed->now));
+  const bool is_renamed = renamed != option.renamed.end();
+  const std::string near = is_renamed ? "" : nearest_key(text, option.choices);
+  return fail(ErrorCode::kInvalidInput, "{}: '{}' is not accepted; {}accepted: {}{}", option.key, text,
+              near.empty() ? "" : fmt::format("did you mean '{}'? ", near), option.accepted(),
+              is_renamed ? fmt::format(" ({} is now {})", text, renamed->now) : "");
 }
 
 std::string flag_name(std::string_view key) {
@@ -167,27 +214,39 @@ std::string format_option(const OptionText& option, const OptionValue& value) {
 }
 
 std::string nearest_key(std::string_view key, const std::vector<std::string>& keys) {
-  std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, key.size() / 3) + 1;
+  std::string nearest;
+  std::size_t nearest_distance = max_distance(key) + 1;
   for (const std::string& candidate : keys) {
-    // Levenshtein distance, one row at a time.
-    std::vector<std::size_t> row(candidate.size() + 1);
-    std::iota(row.begin(), row.end(), 0);
-    for (std::size_t i = 1; i <= key.size(); ++i) {
-      std::size_t diagonal = row[0];
-      row[0] = i;
-      for (std::size_t j = 1; j <= candidate.size(); ++j) {
-        const std::size_t above = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (key[i - 1] == candidate[j - 1] ? 0 : 1)});
-        diagonal = above;
-      }
-    }
-    if (row.back() < best_distance) {
-      best_distance = row.back();
-      best = candidate;
-    }
+    const std::size_t whole = edit_distance(key, candidate);
+    const std::size_t words = key.size() > 3 ? distance_to_words(key, candidate) : kMaxGuessed;
+    const std::size_t distance = std::min(whole, words);
+    if (distance >= nearest_distance) continue;
+    nearest_distance = distance;
+    nearest = candidate;
   }
-  return best;
+  return nearest;
+}
+
+std::string explain_unknown_key(std::string_view key, std::string_view value, const std::vector<OptionText>& options) {
+  std::vector<std::string> keys, of_group, top;  // those of groups at the top as "optimizer.*"
+  std::string meant;                             // of the group: the first that takes the value
+  for (const OptionText& option : options) {
+    keys.push_back(option.key);
+    const std::size_t dot = option.key.find('.');
+    const std::string name = dot == std::string::npos ? option.key : option.key.substr(0, dot + 1) + "*";
+    if (std::ranges::find(top, name) == top.end()) top.push_back(name);
+    if (!option.key.starts_with(fmt::format("{}.", key))) continue;
+    of_group.push_back(option.key);
+    if (meant.empty() && !value.empty() && parse_option(option, value)) meant = option.key;
+  }
+  if (!of_group.empty()) {
+    return fmt::format("'{}' is a group of keys; {}accepted: {}", key,
+                       meant.empty() ? "" : fmt::format("did you mean '{}: {}'? ", meant, value),
+                       fmt::join(of_group, ", "));
+  }
+  const std::string near = nearest_key(key, keys);
+  return near.empty() ? fmt::format("unknown key '{}'; accepted: {}", key, fmt::join(top, ", "))
+                      : fmt::format("unknown key '{}'; did you mean '{}'?", key, near);
 }
 
 }  // namespace motley

@@ -29,7 +29,8 @@ enum class OptionKind {
   kBytes,
   kBytesPerSecond,
   kText,
-  kPath,
+  kPath,    // of a file or folder that is there
+  kOutput,  // of a file that is written
   kChoice,
   kTexts,
   kIntegers,
@@ -40,13 +41,15 @@ enum class OptionKind {
 struct OptionText {
   std::string key;  // dotted, such as "optimizer.learning_rate"; also the flag --optimizer.learning-rate
   OptionKind kind = OptionKind::kText;
-  std::string help;
+  std::string help;  // "what it says; default: in words", where the default is no value of the option
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   std::vector<std::string> choices = {};  // for kChoice, and for each of kTexts, where empty is any text
   std::vector<RenamedKey> renamed = {};   // choices that had another name before
+  bool is_common = false;                 // among the few that short help shows of many
 
   std::string accepted() const;   // "an integer from 1 to 10"
+  std::string bounds() const;     // "from 1 to 10"; "" where there are none
   std::string type_name() const;  // for help: "INT", "DURATION", "{sum,mean}"
 };
 
@@ -60,6 +63,12 @@ inline OptionText choice(std::string key, std::string help, std::vector<std::str
           .renamed = std::move(renamed)};
 }
 
+// The same option, as one of those that short help shows.
+inline OptionText common(OptionText option) {
+  option.is_common = true;
+  return option;
+}
+
 using OptionValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>,
                                  std::vector<std::int64_t>, std::vector<double>>;
 
@@ -69,8 +78,12 @@ std::string flag_name(std::string_view key);
 Result<OptionValue> parse_option(const OptionText& option, std::string_view text);
 // The value as text that parse_option reads back to the same value.
 std::string format_option(const OptionText& option, const OptionValue& value);
-// The known key nearest to a mistyped one, or "" where none is near (edit distance).
+// The known key (or command, flag, choice) nearest to a mistyped one, or "" where none is near: by the letters to
+// insert, remove, replace or swap, in all of it or in some words of it ("batch_size" for "global_batch_size").
 std::string nearest_key(std::string_view key, const std::vector<std::string>& keys);
+// What is said of a key that none of the options has, given with this value: a group of keys ("optimizer") is answered
+// with the key that was meant ("optimizer.name: sgd"), a mistyped one with the nearest, others with all.
+std::string explain_unknown_key(std::string_view key, std::string_view value, const std::vector<OptionText>& options);
 
 // The options whose values live in a Config, in the order in which files and help list them.
 template <class Config>
@@ -123,16 +136,21 @@ class OptionTable {
     return keys;
   }
 
-  Result<const Entry*> find(std::string_view key) const {
+  std::vector<OptionText> texts() const {
+    std::vector<OptionText> texts;
+    for (const Entry& entry : entries_) texts.push_back(entry.text);
+    return texts;
+  }
+
+  // `value` is what it was given with, for the message.
+  Result<const Entry*> find(std::string_view key, std::string_view value = "") const {
     for (const Entry& entry : entries_)
       if (entry.text.key == key) return &entry;
-    const std::string near = nearest_key(key, keys());
-    return fail(ErrorCode::kInvalidInput, "unknown key '{}'{}", key,
-                near.empty() ? std::string() : fmt::format("; did you mean '{}'?", near));
+    return fail(ErrorCode::kInvalidInput, "{}", explain_unknown_key(key, value, texts()));
   }
 
   Status set(Config& config, std::string_view key, std::string_view text) const {
-    MOTLEY_ASSIGN(const Entry* entry, find(key));
+    MOTLEY_ASSIGN(const Entry* entry, find(key, text));
     MOTLEY_ASSIGN(OptionValue value, parse_option(entry->text, text));
     entry->set(config, std::move(value));
     return {};

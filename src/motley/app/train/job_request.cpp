@@ -65,7 +65,7 @@ Result<train::Job> read_job(const JobRequest& request) {
 std::vector<std::pair<OptionText, OptionValue>> job_options() {
   std::vector<std::pair<OptionText, OptionValue>> options;
   for (const auto& entry : train::Job::options().entries()) {
-    options.emplace_back(entry.text, entry.get(train::Job()));
+    if (entry.text.key != "version") options.emplace_back(entry.text, entry.get(train::Job()));
   }
   return options;
 }

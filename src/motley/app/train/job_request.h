@@ -18,7 +18,7 @@ struct JobRequest {
 // The job, checked.
 Result<train::Job> read_job(const JobRequest& request);
 
-// The keys of jobs as flags, each with its default.
+// The keys of jobs that are flags, each with its default: all but the version, which is that of a file.
 std::vector<std::pair<OptionText, OptionValue>> job_options();
 
 struct ProfileRequest {
@@ -37,7 +37,7 @@ Result<model::Profile> make_profile(const ProfileRequest& request);
 
 struct DataRequest {
   JobRequest job;
-  std::string listen = "127.0.0.1:29600";
+  std::string listen = "127.0.0.1:29700";
   std::string token_file;  // "": that of MOTLEY_TOKEN_FILE
 
   static const OptionTable<DataRequest>& options();

@@ -212,7 +212,6 @@ const OptionTable<TrainRequest>& TrainRequest::options() {
   static const OptionTable<TrainRequest> options = {
       {{"run_directory", kPath, "folder of the run; default: runs/NAME-TIME"}, &TrainRequest::run_directory},
       {{"overwrite", kBoolean, "replace the run that --run-directory holds"}, &TrainRequest::overwrite},
-      {{"quiet", kBoolean, "logs go to the run folder only"}, &TrainRequest::quiet},
       {{"rows", kBoolean, "at the end, print the figures of summary.json as rows of a benchmark, too"},
        &TrainRequest::rows},
       {{"hosts", kPath, "file of addresses, one 'host:port' a line, a line a rank"}, &TrainRequest::hosts},

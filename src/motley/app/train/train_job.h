@@ -15,14 +15,14 @@ struct TrainRequest {
   std::string run_directory;
   std::string resume = "false";  // or "true" or "auto"
   bool overwrite = false;
-  bool quiet = false;
+  bool quiet = false;  // logs go to the run folder only
   bool rows = false;
   std::string hosts;
   int rank = -1;
   std::string join;  // "host:port"
   std::string secret_file;
 
-  static const OptionTable<TrainRequest>& options();  // but for resume
+  static const OptionTable<TrainRequest>& options();  // but for resume and quiet
 };
 
 struct TrainView {

@@ -48,7 +48,7 @@ bool shows_utf8() {
   return false;
 }
 
-void no_color() {
+void forbid_color() {
   ::setenv("NO_COLOR", "1", 1);
 }
 

@@ -1,5 +1,5 @@
 // What a process's output is shown on: whether that is a terminal, how wide it is, and words whose colour says what
-// they mean. On anything else, and where the variable NO_COLOR is set or no_color() was called, text stays as it is.
+// they mean. On anything else, and where the variable NO_COLOR is set or forbid_color() was called, text stays as it is.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ int terminal_columns(int descriptor);
 bool shows_utf8();
 
 // For all of this process's output, and that of the processes that it starts.
-void no_color();
+void forbid_color();
 bool shows_color(int descriptor);
 // The text in this colour where the descriptor shows colours, else as it is.
 std::string colored(std::string_view text, TextColor color, int descriptor);

@@ -66,6 +66,13 @@ data::DatasetSource make_source(const Job& job, bool training) {
   return source;
 }
 
+// A file of the data that is damaged or cut off is wrong input, as any other that cannot be used.
+Result<std::unique_ptr<data::Dataset>> open_files(const data::DatasetSource& source) {
+  auto dataset = data::open_dataset(source);
+  if (!dataset && dataset.error().code == ErrorCode::kCorrupt) dataset.error().code = ErrorCode::kInvalidInput;
+  return dataset;
+}
+
 Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, bool training, std::uint32_t class_count) {
   if (job.data.name == "clicks") return data::make_clicks(make_click_source(job, training));
   data::DatasetSource source = make_source(job, training);
@@ -74,10 +81,10 @@ Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, bool training, 
   if (!job.data.normalise || job.data.name == "text") {
     source.normalisation = {};
   } else if (job.data.name != "fashion-mnist") {
-    MOTLEY_ASSIGN(const auto plain, data::open_dataset(make_source(job, true)));
+    MOTLEY_ASSIGN(const auto plain, open_files(make_source(job, true)));
     MOTLEY_ASSIGN(source.normalisation, data::measure_normalisation(*plain));
   }
-  return data::open_dataset(source);
+  return open_files(source);
 }
 
 Result<std::unique_ptr<data::Dataset>> open_at_server(const Job& job, data::Set set) {

@@ -35,6 +35,7 @@ Json value_schema(const OptionText& option) {
       return {{"anyOf", {{{"const", 0}}, {{"type", "string"}}}}};
     case OptionKind::kText:
     case OptionKind::kPath:
+    case OptionKind::kOutput:
       return {{"type", "string"}};
     case OptionKind::kChoice:
       return {{"enum", option.choices}};
@@ -56,8 +57,9 @@ Json object_schema() {
 
 std::string document_job() {
   std::string text =
-      "# The job file\n\n`motley train JOB` reads a YAML file of these keys; a dot stands for nesting. Every key is "
-      "also a flag (`--optimizer.learning-rate 0.1`), which wins over the file. The effective job is written into the "
+      "# The job file\n\n`motley train JOB` reads a YAML file of these keys; a dot stands for nesting. Every key but "
+      "`version` is also a flag (`--optimizer.learning-rate 0.1`), which wins over the file. The effective job is "
+      "written into the "
       "run directory as `job.yaml`. This page is what `motley train --keys` prints.\n\n"
       "| key | default | accepted | what it says |\n|---|---|---|---|\n";
   const Job defaults;

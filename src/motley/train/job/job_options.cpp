@@ -7,11 +7,11 @@ namespace {
 using enum OptionKind;
 
 const OptionTable<ModelSpec> kModelOptions = {
-    {choice(
+    {common(choice(
          "name", "network",
          {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "exported",
           "synthetic"},
-         {{"imitation", "synthetic"}, {"torchscript", "exported, whose .pt2 file motley export FILE.py:NAME writes"}}),
+         {{"imitation", "synthetic"}, {"torchscript", "exported, whose .pt2 file motley export FILE.py:NAME writes"}})),
      &ModelSpec::name},
     {{"path", kPath,
       ".pt2 file of model.name exported (motley export writes it), or the profile of model.name synthetic"},
@@ -67,7 +67,7 @@ const OptionTable<EmbeddingSpec> kEmbeddingOptions = {
 };
 
 const OptionTable<DataSpec> kDataOptions = {
-    {choice("name", "format of the data", {"fashion-mnist", "idx", "csv", "npy", "text", "criteo", "clicks"}),
+    {common(choice("name", "format of the data", {"fashion-mnist", "idx", "csv", "npy", "text", "criteo", "clicks"})),
      &DataSpec::name},
     {{"folder", kPath, "folder of the four files of fashion-mnist (MNIST's have the same names)"}, &DataSpec::folder},
     {{"train", kPath,
@@ -110,18 +110,19 @@ const OptionTable<DataSpec> kDataOptions = {
 };
 
 const OptionTable<TrainingSpec> kTrainingOptions = {
-    {{"global_batch_size", kInteger, "samples of one step, over all workers", 1, 1 << 30},
+    {common({"global_batch_size", kInteger, "samples of one step, over all workers", 1, 1 << 30}),
      &TrainingSpec::global_batch_size},
     {{"gradient_accumulation_steps", kInteger, "micro-batches into which a worker cuts its part of a step", 1, 4096},
      &TrainingSpec::gradient_accumulation_steps},
-    {{"epochs", kReal, "passes over the training data", 0, 1e6}, &TrainingSpec::epochs},
-    {{"steps", kInteger, "stop after this many steps; 0: by epochs", 0}, &TrainingSpec::steps},
+    {common({"epochs", kReal, "passes over the training data", 0, 1e6}), &TrainingSpec::epochs},
+    {common({"steps", kInteger, "stop after this many steps; 0: by epochs", 0}), &TrainingSpec::steps},
     {choice("loss", "loss, averaged over the samples of a step", {"cross-entropy", "bce", "mse"}), &TrainingSpec::loss},
 };
 
 const OptionTable<OptimizerSpec> kOptimizerOptions = {
-    {choice("name", "optimizer", {"sgd", "adam", "adamw"}), &OptimizerSpec::name},
-    {{"learning_rate", kReal, "peak learning rate, which lr_scheduler scales", 0}, &OptimizerSpec::learning_rate},
+    {common(choice("name", "optimizer", {"sgd", "adam", "adamw"})), &OptimizerSpec::name},
+    {common({"learning_rate", kReal, "peak learning rate, which lr_scheduler scales", 0}),
+     &OptimizerSpec::learning_rate},
     {{"momentum", kReal, "momentum of sgd", 0, 0.99999}, &OptimizerSpec::momentum},
     {{"nesterov", kBoolean, "Nesterov's form of the momentum"}, &OptimizerSpec::nesterov},
     {{"weight_decay", kReal, "weight decay", 0}, &OptimizerSpec::weight_decay},
@@ -157,22 +158,26 @@ const OptionTable<BaselineSpec> kBaselineOptions = {
 };
 
 const OptionTable<ExecutionSpec> kExecutionOptions = {
-    {{"workers", kInteger,
-      "worker processes, with elastic those that it begins with; 0: those of the cluster file, else one", 0, 1024},
+    {common({"workers", kInteger,
+             "worker processes, with elastic those that it begins with; 0: those of the cluster file, else one", 0,
+             1024}),
      &ExecutionSpec::workers},
-    {{"elastic", kText,
-      "MIN:MAX, such as '2:4': the job goes on where workers are lost, as long as MIN are left, and may be given other "
-      "numbers up to MAX while it runs; without workers and a cluster file MAX are started; empty: the loss of one "
-      "ends the job"},
+    {common(
+         {"elastic", kText,
+          "MIN:MAX, such as '2:4': the job goes on where workers are lost, as long as MIN are left, and may be given "
+          "other "
+          "numbers up to MAX while it runs; without workers and a cluster file MAX are started; empty: the loss of one "
+          "ends the job"}),
      &ExecutionSpec::elastic},
     {{"replacements", kInteger,
       "with elastic: how often, in all, a worker that was killed is started anew and takes its place again; 0: never",
       0, 1000000},
      &ExecutionSpec::replacements},
-    {{"cluster", kPath, "cluster file that describes the workers; empty: this machine"}, &ExecutionSpec::cluster},
-    {{"plan", kPath,
-      "plan file (of `motley plan`) that says which layers each worker computes; auto: profile and plan first; "
-      "empty: all of them"},
+    {common({"cluster", kPath, "cluster file that describes the workers; empty: this machine"}),
+     &ExecutionSpec::cluster},
+    {common({"plan", kPath,
+             "plan file (of `motley plan`) that says which layers each worker computes; auto: profile and plan first; "
+             "empty: all of them"}),
      &ExecutionSpec::plan},
     {{"profile", kPath,
       "with a plan file: profile that the plan was made from, so that the run can replan and its page show the "
@@ -186,7 +191,7 @@ const OptionTable<ExecutionSpec> kExecutionOptions = {
       "with a plan file: profile whose times for its device types and layers the workers take, to try a plan for "
       "devices that are not here; empty: they are as fast as they are"},
      &ExecutionSpec::emulation},
-    {{"device", kText, "cpu, cuda or cuda:N, where the cluster file does not say"}, &ExecutionSpec::device},
+    {common({"device", kText, "cpu, cuda or cuda:N, where the cluster file does not say"}), &ExecutionSpec::device},
     {{"threads", kInteger, "compute threads of a worker, where the cluster file does not say", 1, 1024},
      &ExecutionSpec::threads},
     {{"deterministic", kBoolean, "only kernels that give the same bits from run to run"},
@@ -327,8 +332,8 @@ const OptionTable<TimelineSpec> kTimelineOptions = {
 const OptionTable<Job>& Job::options() {
   static const OptionTable<Job> options = {
       {{"version", kInteger, "version of the job format", kJobVersion, kJobVersion}, &Job::version},
-      {{"name", kText, "name of the job; run folders are named after it"}, &Job::name},
-      {{"seed", kInteger, "seed of the initial weights, the order of the samples and dropout", 0}, &Job::seed},
+      {common({"name", kText, "name of the job; run folders are named after it"}), &Job::name},
+      {common({"seed", kInteger, "seed of the initial weights, the order of the samples and dropout", 0}), &Job::seed},
       {"model", &Job::model, kModelOptions},
       {"data", &Job::data, kDataOptions},
       {"embedding", &Job::embedding, kEmbeddingOptions},

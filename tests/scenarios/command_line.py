@@ -1,0 +1,258 @@
+"""The command line as a user meets it: help, mistyped words, files that are kept, JSON, completion in real shells, manual pages."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import jsonschema
+import referencing
+import referencing.jsonschema
+
+from harness import BINARY, Scenario
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PIPELINE = ROOT / "examples/pipeline"
+STEP = (PIPELINE / "plan.json", "--profile", PIPELINE / "profile.json", "--cluster", PIPELINE / "cluster.yaml")
+PLAN = ("plan", "--model", "vgg16", "--cluster", PIPELINE / "cluster.yaml", "--micro-batches", 4, "--time-limit", "5s")
+
+
+def check_schema(name, document):
+    schemas = ROOT / "docs/schema"
+    resources = [(f"{file.name}", referencing.jsonschema.DRAFT202012.create_resource(json.loads(file.read_text())))
+                 for file in schemas.glob("*.json")]
+    registry = referencing.Registry().with_resources(resources)
+    schema = json.loads((schemas / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema, registry=registry).validate(document)
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="motley-command-line-"))
+        self.addCleanup(shutil.rmtree, self.folder, True)
+
+    def run_program(self, *words, expect=0):
+        done = subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=120, cwd=self.folder, check=False)
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done
+
+    def refuse(self, *words):
+        return self.run_program(*words, expect=2).stderr.strip().splitlines()[-1]
+
+
+class Words(Folder):
+    def test_mistyped_ones_are_answered_with_what_was_meant(self):
+        for words, meant in ((("trian",), "'trian' is no command; did you mean 'train'? accepted: check, "),
+                             (("schedule", "lsit"), "motley schedule: 'lsit' is no command; did you mean 'list'?"),
+                             (("train", "job.yaml", "--bacth", 12), "unknown flag '--bacth'; did you mean '--global-batch-size'?"),
+                             (("train", "job.yaml", "--worker", 2), "unknown flag '--worker'; did you mean '--workers'?"),
+                             (("plan", "--methdo", "exact"), "unknown flag '--methdo'; did you mean '--method'?"),
+                             (("plan", "--method", "geedy"), "--method: 'geedy' is not accepted; did you mean 'greedy'? accepted: one of"),
+                             (("train", "--optimizer", "sgd"), "'--optimizer' is a group of flags; accepted: --optimizer.name, "),
+                             (("plan", "--page", "x"), "unknown flag '--page'; it is now '--html'"),
+                             (("train", "--adapt", "x"), "unknown flag '--adapt'; it is now '--replan'"),
+                                                          (("train", "--help=optimiser"), "'optimiser' is no topic; did you mean 'optimizer'? accepted: ")):
+            with self.subTest(words):
+                self.assertIn(meant, self.refuse(*words))
+
+    def test_a_group_of_keys_is_answered_with_the_key_that_was_meant(self):
+        (self.folder / "job.yaml").write_text("optimizer: adam\n")
+        self.assertIn("job.yaml:1: 'optimizer' is a group of keys; did you mean 'optimizer.name: adam'? accepted: optimizer.name, ",
+                      self.refuse("train", "job.yaml"))
+        (self.folder / "job.yaml").write_text("optimizer: {name: adma}\n")
+        self.assertIn("job.yaml:1: optimizer.name: 'adma' is not accepted; did you mean 'adam'? accepted: one of sgd, adam, adamw",
+                      self.refuse("train", "job.yaml"))
+
+
+class Help(Folder):
+    def test_of_training_is_short_and_has_topics(self):
+        short = self.run_program("train", "--help").stdout
+        self.assertLess(len(short.splitlines()), 90)
+        self.assertIn("--global-batch-size INT", short)
+        self.assertNotIn("--gradient-sync", short)
+        topic = self.run_program("train", "--help=gradient_sync").stdout
+        self.assertEqual(set(re.findall(r"(?m)^  --([a-z-]+)", topic)), {"gradient-sync"})
+        whole = self.run_program("train", "--help=all").stdout
+        schema = json.loads(self.run_program("train", "--schema").stdout)
+        keys = [f"{group}.{key}" if key else group for group, value in schema["properties"].items()
+                for key in value.get("properties", {"": None})]
+        for key in keys:
+            if key != "version":
+                self.assertIn(f"\n  --{key.replace('_', '-')} ", whole)
+
+    def test_the_version_is_the_programs_everywhere(self):
+        version = self.run_program("--version").stdout
+        self.assertRegex(version, r"^motley \d+\.\d+\.\d+\n$")
+        for words in (("train",), ("schedule", "list"), ("plan",)):
+            self.assertEqual(self.run_program(*words, "--version").stdout, version)
+
+
+class WrittenFiles(Folder):
+    def test_that_exist_are_kept_before_anything_is_done(self):
+        for words, file in ((PLAN, "plan.json"), ((*PLAN, "--output", "other.json"), "other.json"),
+                            ((*PLAN, "--html", "page.html"), "page.html"), (("simulate", *STEP, "--timeline", "t.json"), "t.json"),
+                            (("profile", ROOT / "examples/fashion-mnist/job.yaml"), "profile.json"),
+                            (("schedule", "simulate", ROOT / "examples/schedule/trace.csv", "--cluster", "4x8", "--csv", "jobs.csv"),
+                             "jobs.csv")):
+            with self.subTest(file):
+                (self.folder / file).write_text("precious")
+                self.assertIn(f"'{file}' exists; accepted: another file, or --overwrite to replace it", self.refuse(*words))
+                self.assertEqual([path.name for path in self.folder.iterdir()], [file])
+                self.assertEqual((self.folder / file).read_text(), "precious")
+                (self.folder / file).unlink()
+        (self.folder / "plan.json").write_text("replaced")
+        self.run_program(*PLAN, "--overwrite")
+        self.assertIn("stages", json.loads((self.folder / "plan.json").read_text()))
+
+    def test_that_cannot_be_written_are_refused_before_anything_is_measured(self):
+        job = ROOT / "examples/fashion-mnist/job.yaml"
+        self.assertIn("--output: cannot write '/nowhere/p.json'", self.refuse("profile", job, "--output", "/nowhere/p.json"))
+        self.assertIn("is the file of", self.refuse("simulate", *STEP, "--html", "x", "--timeline", "./x"))
+
+
+class Json(Folder):
+    def printed(self, schema, *words):
+        document = json.loads(self.run_program(*words, "--json").stdout)
+        check_schema(schema, document)
+        return document
+
+    def test_is_all_of_standard_output_and_fits_its_schema(self):
+        step = self.printed("simulate-result", "simulate", *STEP, "--html", "step.html")
+        self.assertGreater(step["throughput"], 0)
+        plan = self.printed("plan-result", *PLAN, "--compare", "--what-if", "large.price=0.5..2", "--html", "plan.html")
+        check_schema("plan", plan["plan"])
+        self.assertEqual(plan["plan"], json.loads((self.folder / "plan.json").read_text()))
+        self.assertEqual(len([one for one in plan["methods"] if one["method"] == "exact"]), 1)
+        profile = self.printed("profile", "profile", "--model", "vgg16", "--cluster", PIPELINE / "cluster.yaml")
+        self.assertEqual(profile, json.loads((self.folder / "profile.json").read_text()))
+        trace = ("schedule", "simulate", ROOT / "examples/schedule/trace.csv", "--cluster", "4x8", "--policy", "fifo")
+        self.assertEqual(self.printed("schedule-simulate-result", *trace)["jobs"], 60)
+        racks = self.printed("check-result", "check", "--racks", 8)
+        self.assertEqual(set(racks), {"racks"})
+        done = subprocess.run([BINARY, "check", "--json"], capture_output=True, text=True, timeout=120, check=False)
+        machine = json.loads(done.stdout)
+        check_schema("check-result", machine)
+        self.assertEqual(machine["machine"]["works"], done.returncode == 0)
+
+
+class Training(Scenario):
+    def test_the_summary_as_json(self):
+        done = subprocess.run([*self.command("run", "--steps", 4), "--json"], capture_output=True, text=True, timeout=180, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(done.stdout)
+        check_schema("train-result", result)
+        self.assertEqual(result["run"], str(self.folder / "run"))
+        summary = json.loads((self.folder / "run/summary.json").read_text())
+        self.assertEqual([(row["metric"], row["value"]) for row in result["summary"]], [(row["metric"], row["value"]) for row in summary])
+        done = subprocess.run([BINARY, "report", self.folder / "run", "--json"], capture_output=True, text=True, timeout=60, check=True)
+        check_schema("report-result", json.loads(done.stdout))
+        self.assertTrue(pathlib.Path(json.loads(done.stdout)["page"]).is_file())
+
+    def test_a_file_that_is_cut_off_is_wrong_input(self):
+        data = self.folder / "train.npy"
+        data.write_bytes(data.read_bytes()[:1000])
+        self.assertIn("train.npy", self.train("run", expect=2))
+
+    def test_verbose_and_quiet_exclude_each_other(self):
+        self.assertIn("--quiet excludes --verbose", self.train("run", "--quiet", "--verbose", expect=2))
+        self.assertEqual(self.train("quiet", "--steps", 2, "--quiet").count("rank 0"), 0)
+
+
+class Completion(Folder):
+    def setUp(self):
+        super().setUp()
+        self.script = self.folder / "completion"
+        (self.folder / "job.yaml").write_text("")
+
+    def print_script(self, shell):
+        self.script.write_text(self.run_program("completion", shell).stdout)
+
+    def complete_in_bash(self, *words):
+        lines = (f"source {self.script}\nCOMP_WORDS=({' '.join(map(repr, words))})\nCOMP_CWORD={len(words) - 1}\n"
+                 "_motley\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n")
+        done = subprocess.run(["bash", "--norc", "-c", lines], cwd=self.folder, capture_output=True, text=True, timeout=60, check=True)
+        self.assertEqual(done.stderr, "")
+        return done.stdout.split()
+
+    def test_in_bash(self):
+        self.print_script("bash")
+        self.assertEqual(self.complete_in_bash("motley", "tra"), ["train"])
+        self.assertEqual(self.complete_in_bash("motley", "schedule", "w"), ["why", "what-if"])
+        self.assertNotIn("man-pages", self.complete_in_bash("motley", ""))
+        self.assertEqual(self.complete_in_bash("motley", "plan", "--meth"), ["--method"])
+        self.assertEqual(self.complete_in_bash("motley", "train", "--optimizer.name", "adam"), ["adam", "adamw"])
+        self.assertEqual(self.complete_in_bash("motley", "train", "--optimizer.name", "=", "s"), ["sgd"])
+        self.assertEqual(self.complete_in_bash("motley", "train", "--optimizer.learning-rate", ""), [])
+        self.assertEqual(self.complete_in_bash("motley", "train", "job"), ["job.yaml"])
+        self.assertEqual(self.complete_in_bash("motley", "plan", "--profile", "jo"), ["job.yaml"])
+        self.assertEqual(self.complete_in_bash("motley", "completion", "f"), ["fish"])
+        self.assertIn("--overwrite", self.complete_in_bash("motley", "plan", "--"))
+        self.assertNotIn("--overwrite", self.complete_in_bash("motley", "check", "--"))
+
+    @unittest.skipUnless(shutil.which("fish"), "fish is not installed")
+    def test_in_fish(self):
+        self.print_script("fish")
+
+        def complete(line):
+            done = subprocess.run(["fish", "--no-config", "-c", f"source {self.script}; complete -C '{line}'"], cwd=self.folder,
+                                  capture_output=True, text=True, timeout=60, check=True,
+                                  env={**os.environ, "HOME": str(self.folder)})
+            self.assertEqual(done.stderr, "")
+            return [found.split("\t")[0] for found in done.stdout.splitlines()]
+
+        self.assertEqual(complete("motley tra"), ["train"])
+        self.assertEqual(complete("motley schedule w"), ["what-if", "why"])
+        self.assertEqual(complete("motley train --optimizer.name adamw"), ["adamw"])
+        self.assertEqual(complete("motley schedule simulate --plac"), ["--placement"])
+        self.assertEqual(complete("motley simulate --plac"), [])
+        self.assertIn("job.yaml", complete("motley plan --profile jo"))
+
+    @unittest.skipUnless(shutil.which("zsh"), "zsh is not installed")
+    def test_in_zsh(self):
+        self.print_script("zsh")
+        done = subprocess.run(["zsh", "-n", self.script], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+        def complete(line):
+            """What zsh adds to the line, or lists: in a terminal of its own, whose prompt ends what it says."""
+            script = f"""
+zmodload zsh/zpty
+zpty shell "zsh -f -i"
+zpty -w shell 'PS1=; PROMPT=; cd {self.folder}; autoload -U compinit; compinit -u -D; source {self.script}; zstyle ":completion:*" list-colors; bindkey "^X" complete-word; say() {{ print -r -- "<${{BUFFER}}>"; }}; zle -N say; bindkey "^Y" say; print ready'
+zpty -r shell output '*ready*ready*'
+zpty -w -n shell $'{line}\\x18\\x19'
+zpty -r shell output '*<*>*'
+print -r -- "$output"
+"""
+            done = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, timeout=60, check=False,
+                                  env={**os.environ, "HOME": str(self.folder), "TERM": "dumb"})
+            return re.findall(r"<(motley[^>]*)>", done.stdout)[-1].strip()
+
+        self.assertEqual(complete("motley tra"), "motley train")
+        self.assertEqual(complete("motley plan --meth"), "motley plan --method=")
+        self.assertEqual(complete("motley schedule simulate --place"), "motley schedule simulate --placement=")
+        self.assertEqual(complete("motley plan --profile jo"), "motley plan --profile job.yaml")
+
+
+class ManualPages(Folder):
+    def test_are_there_for_every_command_and_groff_has_nothing_to_say(self):
+        self.run_program("man-pages", "man")
+        pages = sorted(path.name for path in (self.folder / "man").iterdir())
+        for name in ("motley.1", "motley-train.1", "motley-schedule.1", "motley-schedule-what-if.1", "motley-completion.1"):
+            self.assertIn(name, pages)
+        self.assertNotIn("motley-man-pages.1", pages)
+        train = (self.folder / "man/motley-train.1").read_text()
+        self.assertIn(r"\fB\-\-optimizer.learning\-rate\fR", train)
+        if shutil.which("groff"):
+            for page in pages:
+                done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", self.folder / "man" / page], capture_output=True, text=True,
+                                      timeout=60, check=True)
+                self.assertEqual(done.stderr, "", page)
+
+
+if __name__ == "__main__":
+    unittest.main()
