@@ -58,6 +58,7 @@ class RunDirectory {
 struct RunFacts {
   std::string gradient_sync;
   std::uint64_t training_samples = 0;
+  std::vector<std::string> class_names;
   const planning::Plan* plan = nullptr;  // that workers follow
 };
 

@@ -251,7 +251,7 @@ Status RankWorker::open_outputs() {
 // What the run's folder says of it from the start.
 Status RankWorker::write_facts() const {
   MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
-  RunFacts facts{replica_->sync->name(), data_.train().size()};
+  RunFacts facts{replica_->sync->name(), data_.train().size(), data_.train().preprocessing().class_names};
   if (layout_) {
     std::vector<std::string> by_stage;
     for (const planning::Stage& stage : layout_->plan().stages) {
