@@ -79,9 +79,6 @@ struct DataSpec {
   std::string token_file;
   std::int64_t prefetch = 2;
   std::int64_t threads = 1;
-
-  bool has_tokens() const { return name == "text" || name == "tokens"; }
-  bool has_columns() const { return name == "csv" || name == "parquet" || name == "arrow"; }
 };
 
 // How long and on how much at once is trained; keys without a prefix.
@@ -247,6 +244,10 @@ Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::strin
 
 // Whether the keys agree, as far as they can be told without reading what they name.
 Status check_job(const Job& job);
+
+// Whether samples are tokens, or rows of a table with named columns.
+bool has_tokens(const DataSpec& data);
+bool has_columns(const DataSpec& data);
 
 // Whether the job's network is synthetic (model.name synthetic). Nothing is learnt: weights stay as they are, and are
 // neither evaluated nor kept.

@@ -128,9 +128,9 @@ Status check_inputs_of_model(const Job& job) {
   const bool needs_categories = model::is_ctr_model(model);
   const bool has_categories = data == "criteo" || data == "clicks" || !job.data.categorical_columns.empty();
   return check(
-      {{model == "transformer" && !job.data.has_tokens(),
+      {{model == "transformer" && !has_tokens(job.data),
         fmt::format("model.name: transformer reads tokens; accepted with it: data.name text or tokens, not {}", data)},
-       {!reads_all && job.data.has_tokens() && model != "transformer",
+       {!reads_all && has_tokens(job.data) && model != "transformer",
         fmt::format("model.name: {} reads no tokens; accepted with data.name {}: transformer, exported", model, data)},
        {!reads_all && needs_categories && !has_categories,
         fmt::format(
@@ -185,11 +185,11 @@ Status check_data_keys(const DataSpec& data) {
         fmt::format("data.image_size: {} numbers are given; accepted: height and width, such as [224, 224], or one for "
                     "both",
                     data.image_size.size())},
-       {data.target_kind == "label" && name != "idx" && name != "npy" && !data.has_columns(),
+       {data.target_kind == "label" && name != "idx" && name != "npy" && !has_columns(data),
         fmt::format("data.target_kind: label is accepted with data.name idx, npy, csv, parquet and arrow, not {}",
                     name)},
        {has_file && data.train.empty(), fmt::format("data.train: data.name {} needs the training file", name)},
-       {data.has_columns() && data.target.empty(),
+       {has_columns(data) && data.target.empty(),
         fmt::format("data.target: data.name {} needs the name of the target's column", name)},
        {(name == "idx" || name == "npy") && data.train_targets.empty(),
         fmt::format("data.train_targets: data.name {} needs the file of the training targets", name)}});
@@ -252,6 +252,14 @@ Status check_job(const Job& job) {
   MOTLEY_TRY(check_data_keys(job.data));
   if (!model::is_ctr_model(job.model.name)) return {};
   return has_served_table(job) ? check_served_embeddings(job) : check_replicated_embeddings(job.embedding);
+}
+
+bool has_tokens(const DataSpec& data) {
+  return data.name == "text" || data.name == "tokens";
+}
+
+bool has_columns(const DataSpec& data) {
+  return data.name == "csv" || data.name == "parquet" || data.name == "arrow";
 }
 
 bool is_synthetic(const Job& job) {

@@ -102,12 +102,12 @@ data::DatasetSource make_source(const Job& job, const data::Dataset* training) {
   source.images = {static_cast<std::uint32_t>(keys.image_size.front()),
                    static_cast<std::uint32_t>(keys.image_size.back()), keys.grayscale};
   describe_table(keys, source);
-  if (keys.has_tokens()) describe_tokens(keys, is_training, source);
+  if (has_tokens(keys)) describe_tokens(keys, is_training, source);
   if (keys.name == "fashion-mnist") {
     source = data::fashion_mnist(is_training, keys.folder);  // with its normalisation
     if (!keys.normalise) source.normalisation = {};
   } else {
-    source.normalise = keys.normalise && !keys.has_tokens();
+    source.normalise = keys.normalise && !has_tokens(keys);
   }
   if (!is_training) source.preprocessing = &training->preprocessing();
   return source;
@@ -131,7 +131,7 @@ Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job) {
 
 bool has_test_data(const Job& job) {
   return job.data.name == "fashion-mnist" || job.data.name == "clicks" || !job.data.test.empty() ||
-         (job.data.has_tokens() && job.data.test_fraction > 0);
+         (has_tokens(job.data) && job.data.test_fraction > 0);
 }
 
 Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training) {
