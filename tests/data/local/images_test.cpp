@@ -196,7 +196,8 @@ TEST_F(ImageFolders, ClassesAreTheTrainingSets) {
 TEST_F(ImageFolders, WhatIsNoImageIsSaid) {
   write("train/cat/notes.txt", "furry");
   write("train/cat/d.webp", "x");
-  EXPECT_THAT(open()->notes(), ElementsAre(AllOf(HasSubstr("2 files below"), HasSubstr("the first: cat/d.webp"))));
+  EXPECT_THAT(open()->notes(), ElementsAre(HasSubstr("has 3 images of 2 classes: cat, dog"),
+                                           AllOf(HasSubstr("2 files below"), HasSubstr("the first: cat/d.webp"))));
   write("train/dog/broken.jpg", "\xff\xd8\xff\xe0 and no more");
   const auto dataset = open();
   Batch batch;

@@ -59,6 +59,8 @@ class ImageFolder final : public Dataset {
     }
     preprocessing_.class_count = static_cast<std::uint32_t>(preprocessing_.class_names.size());
     MOTLEY_TRY(sample_count(files_.size(), folder_.string()));
+    notes_.push_back(fmt::format("'{}' has {} images of {} classes: {}", folder_.string(), files_.size(), own.size(),
+                                 list_first(own)));
     if (others_ > 0) {
       notes_.push_back(
           fmt::format("{} files below '{}' are no .jpg, .jpeg or .png images and are left out; the first: {}", others_,

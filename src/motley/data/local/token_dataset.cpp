@@ -136,11 +136,10 @@ Result<std::unique_ptr<TokenDataset>> cut_windows(const DatasetSource& source, T
   }
   const std::uint32_t sequence = source.sequence > 0 ? source.sequence : kDefaultSequence;
   if (tokens.count <= sequence) {
-    return fail(
-        ErrorCode::kInvalidInput,
-        "{}: {} of its {} tokens are used here; accepted: {} or more, which are one sequence of {} and the token "
-        "after it",
-        name, tokens.count, whole, std::uint64_t{sequence} + 1, sequence);
+    return fail(ErrorCode::kInvalidInput,
+                "{}: {} of its {} tokens are used here; accepted: {} or more, which are one sequence of {} "
+                "(data.sequence_length) and the token after it",
+                name, tokens.count, whole, std::uint64_t{sequence} + 1, sequence);
   }
   MOTLEY_ASSIGN(const std::uint32_t size, sample_count((tokens.count - 1) / sequence, name));
   return std::make_unique<TokenDataset>(std::move(tokens), sequence, sequence, size, vocabulary);
