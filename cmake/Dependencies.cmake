@@ -4,7 +4,7 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 set(missing) # Debian's packages of those that are not here
 foreach(pair fmt=libfmt-dev spdlog=libspdlog-dev nlohmann_json=nlohmann-json3-dev yaml-cpp=libyaml-cpp-dev CLI11=libcli11-dev
-             OpenSSL=libssl-dev ZLIB=zlib1g-dev SQLite3=libsqlite3-dev tl-expected=libexpected-dev)
+             OpenSSL=libssl-dev ZLIB=zlib1g-dev PNG=libpng-dev SQLite3=libsqlite3-dev tl-expected=libexpected-dev)
   string(REPLACE "=" ";" pair ${pair})
   list(POP_FRONT pair name package)
   find_package(${name} QUIET)
@@ -13,10 +13,14 @@ foreach(pair fmt=libfmt-dev spdlog=libspdlog-dev nlohmann_json=nlohmann-json3-de
   endif()
 endforeach()
 pkg_check_modules(ISAL QUIET IMPORTED_TARGET libisal) # checksums
+pkg_check_modules(TURBOJPEG QUIET IMPORTED_TARGET libturbojpeg)
 pkg_check_modules(HWLOC QUIET IMPORTED_TARGET hwloc)
 pkg_check_modules(HTTPLIB QUIET IMPORTED_TARGET cpp-httplib) # its flags must be those that the library was built with
 if(NOT ISAL_FOUND)
   list(APPEND missing libisal-dev)
+endif()
+if(NOT TURBOJPEG_FOUND)
+  list(APPEND missing libturbojpeg0-dev)
 endif()
 if(NOT HTTPLIB_FOUND)
   list(APPEND missing libcpp-httplib-dev)

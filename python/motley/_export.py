@@ -39,7 +39,7 @@ examples:
   motley export model.py:Net                                     a class, without arguments, for images of 1x28x28
   motley export model.py:Net --arguments '{"hidden": 64}'        a class or function with arguments
   motley export model.py:net --input 3,32,32 --output out/net.pt2
-  motley export gpt.py:small --input 64:int64:256                64 token ids a sample, each below 256
+  motley export gpt.py:small --input 64:int64:50257              64 token ids a sample, each below 50257
 """
 
 
@@ -104,7 +104,7 @@ def _export_command(given: argparse.Namespace) -> str:
         warnings.simplefilter("ignore")
         parameters, outputs = export(module, inputs, output)
     _write(job, lambda file: file.write_text(_job_text(output, inputs[0], outputs)))
-    return f"wrote {output} ({parameters} parameters, {outputs} outputs) and {job}"
+    return f"wrote {output} ({parameters} parameters, {outputs[-1]} outputs) and {job}"
 
 
 def parse_model(text: str) -> tuple[Path, str]:
@@ -188,8 +188,8 @@ def build(target: Any, arguments: dict[str, Any], text: str) -> torch.nn.Module:
     return net.float().cpu()
 
 
-def export(module: torch.nn.Module, inputs: Sequence[Input], output: Path) -> tuple[int, int]:
-    """Writes the module to ``output`` and returns how many parameters it trains and how many outputs it has.
+def export(module: torch.nn.Module, inputs: Sequence[Input], output: Path) -> tuple[int, tuple[int, ...]]:
+    """Writes the module to ``output`` and returns how many parameters it trains and the shape of a sample's outputs.
 
     The module is left as it was, in training mode.
 
@@ -201,7 +201,7 @@ def export(module: torch.nn.Module, inputs: Sequence[Input], output: Path) -> tu
     torch.manual_seed(0)
     batch = tuple(one.batch(_SAMPLES) for one in inputs)
     state = {name: value.clone() for name, value in net.state_dict().items()}  # a run in training mode moves statistics
-    outputs = int(_run(net, batch, "the module's forward").shape[-1])
+    outputs = tuple(_run(net, batch, "the module's forward").shape[1:])
     net.load_state_dict(state)
     program = _record(net, batch)
 
@@ -327,23 +327,22 @@ def _write(path: Path, writer: Callable[[Path], Any]) -> None:
         Path(aside).unlink(missing_ok=True)
 
 
-def _job_text(model: Path, first: Input, outputs: int) -> str:
+def _job_text(model: Path, first: Input, outputs: tuple[int, ...]) -> str:
     if first.dtype.is_floating_point:
-        fits = first.shape == (1, 28, 28) and outputs == 10
+        fits = first.shape == (1, 28, 28) and outputs == (10,)
         samples = "x".join(map(str, first.shape)) or "single"
-        remark = "" if fits else f"  # replace: the network takes {samples} samples and has {outputs} outputs"
+        remark = "" if fits else f"  # replace: the network takes {samples} samples and has {outputs[-1]} outputs"
         data = f"  name: fashion-mnist{remark}"
         optimizer = "  name: sgd\n  learning_rate: 0.05\n  momentum: 0.9"
     else:
-        length = first.shape[0] if len(first.shape) == 1 else 0
-        data = f"  name: text{'' if length else '  # replace: the network takes other inputs'}\n  sequence_length: {length or 64}"
+        data = _token_data(first, outputs)
         optimizer = "  name: adamw\n  learning_rate: 0.001"
     return f"""# Written by motley export. Train with: motley train job.yaml
 model:
   name: exported
   path: {json.dumps(model.name)}
   input_shape: {list(first.shape)}
-  outputs: {outputs}
+  outputs: {outputs[-1]}
 data:
 {data}
 global_batch_size: {256 if first.dtype.is_floating_point else 32}
@@ -352,3 +351,13 @@ loss: cross-entropy
 optimizer:
 {optimizer}
 """
+
+
+def _token_data(first: Input, outputs: tuple[int, ...]) -> str:
+    """The keys of the data of a network that reads integers: tokens, where it has outputs for each of them."""
+    if len(first.shape) != 1 or outputs[:-1] != first.shape:
+        return "  name: text  # replace: the network has other inputs or outputs than a language model"
+    if outputs[-1] == 256:
+        return f"  name: text  # its bytes are tokens below 256; data.name tokens takes other ones\n  sequence_length: {first.shape[0]}"
+    return ("  name: tokens\n  train: train.bin  # replace: token ids as uint16 (data.token_dtype) or in a .npy file\n"
+            f"  test: val.bin\n  vocab_size: {outputs[-1]}\n  sequence_length: {first.shape[0]}")

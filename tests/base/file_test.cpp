@@ -6,6 +6,8 @@
 
 #include <filesystem>
 
+#include "motley/base/os/mapped_file.h"
+
 namespace motley {
 namespace {
 
@@ -23,6 +25,24 @@ TEST_F(FileTest, WritesAndReadsBack) {
   ASSERT_TRUE(write_file(folder_ / "a", "two"));
   EXPECT_EQ(*read_file(folder_ / "a"), "two");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1) << "nothing is left beside it";
+}
+
+TEST_F(FileTest, AMappedFileHasItsBytes) {
+  ASSERT_TRUE(write_file(folder_ / "a", "some bytes"));
+  auto mapped = MappedFile::open(folder_ / "a");
+  ASSERT_TRUE(mapped) << mapped.error().message;
+  EXPECT_EQ(mapped->bytes(), "some bytes");
+  MappedFile other = std::move(*mapped);
+  ASSERT_TRUE(write_file(folder_ / "a", "replaced"));
+  EXPECT_EQ(other.bytes(), "some bytes") << "of the file that was opened";
+  ASSERT_TRUE(write_file(folder_ / "empty", ""));
+  other = std::move(MappedFile::open(folder_ / "empty").value());
+  EXPECT_EQ(other.bytes(), "");
+  const auto missing = MappedFile::open(folder_ / "none");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kInvalidInput);
+  EXPECT_NE(missing.error().message.find("none': No such file"), std::string::npos) << missing.error().message;
+  EXPECT_NE(MappedFile::open(folder_).error().message.find("it is no regular file"), std::string::npos);
 }
 
 TEST_F(FileTest, AFullDiskKeepsTheOldContent) {

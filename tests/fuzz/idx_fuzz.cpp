@@ -7,7 +7,9 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace motley;
-  const auto bytes = data::gunzip(std::string(reinterpret_cast<const char*>(data), size), "fuzz.gz", 1 << 20);
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const auto bytes =
+      data::is_gzip(input) ? data::gunzip(input, "fuzz.gz", 1 << 20) : Result<std::string>(std::string(input));
   if (!bytes) {
     MOTLEY_INVARIANT(!bytes.error().message.empty(), "an error says nothing");
     return 0;

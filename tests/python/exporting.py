@@ -37,6 +37,17 @@ class Two(nn.Module):
         self.token, self.linear = nn.Embedding(30, 4), nn.Linear(12, 4)
     def forward(self, x, ids):
         return self.linear(x) + self.token(ids).sum(1)
+class LanguageModel(nn.Module):
+    def __init__(self, tokens):
+        super().__init__()
+        self.token, self.block = nn.Embedding(tokens, 16), nn.TransformerEncoderLayer(16, 2, 32, dropout=0, batch_first=True)
+        self.output = nn.Linear(16, tokens)
+    def forward(self, ids):
+        length = ids.shape[1]
+        ahead = torch.full((length, length), float("-inf")).triu(1)
+        return self.output(self.block(self.token(ids), src_mask=ahead))
+def lm():
+    return LanguageModel(300)
 net = Net(5)
 number = 3
 def gpt2():
@@ -103,6 +114,41 @@ class Exporting(ExportCase):
         names = self.weights("run").keys()
         self.assertIn("transformer.wte.weight", names)
         self.assertNotIn("lm_head.weight", names)
+
+
+    def test_a_language_model_trains_on_tokens_as_in_pytorch(self):
+        """All samples are one step, so that their order matters only to rounding."""
+        tokens = torch.randint(300, (8 * 12 + 1,), generator=torch.Generator().manual_seed(3))
+        tokens.numpy().astype("uint16").tofile(self.folder / "train.bin")
+        said = self.export("model.py:lm", "--input", "12:int64:300", "--output", "lm/model.pt2")
+        self.assertIn("300 outputs", said)
+        job = (self.folder / "lm/job.yaml").read_text()
+        self.assertIn("name: tokens", job)
+        self.assertIn("vocab_size: 300\n  sequence_length: 12", job)
+        (self.folder / "lm/job.yaml").write_text(job.replace("train.bin", str(self.folder / "train.bin")).replace("  test: val.bin\n", ""))
+        self.job = self.folder / "lm/job.yaml"
+        flags = ("--data.test-fraction", 0, "--global-batch-size", 8, "--optimizer.name", "sgd", "--optimizer.learning-rate", 0.5)
+        self.train("run", *flags, "--steps", 3)
+        self.train("two", *flags, "--steps", 3, "--workers", 2)
+
+        namespace = {}
+        exec(MODELS, namespace)  # noqa: S102
+        net = namespace["lm"]()
+        net.load_state_dict({name: tensor.clone() for name, tensor in torch.export.load(self.folder / "lm/model.pt2").state_dict.items()})
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+        inputs, targets = tokens[:96].reshape(8, 12), tokens[1:97].reshape(8, 12)
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(net(inputs).flatten(0, 1), targets.flatten())
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        for run in ("run", "two"):
+            torch.testing.assert_close(list(self.losses(run).values()), losses, rtol=1e-5, atol=1e-6)
+            weights = self.weights(run)
+            for name, parameter in net.named_parameters():
+                torch.testing.assert_close(torch.from_numpy(weights[name].copy()), parameter.detach(), rtol=1e-4, atol=1e-5, msg=name)
 
 
 class ExportRefusals(unittest.TestCase):

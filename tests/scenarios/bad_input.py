@@ -124,8 +124,8 @@ class BadInput(Scenario):
         text = ("--data.name", "text", "--data.train", self.folder / "text.txt", "--data.test", "")
         self.assertIn("accepted with data.name text: transformer, exported", self.refuse(*text))
         transformer = ("--model.name", "transformer", "--model.hidden-sizes", "[]")
-        self.assertIn("accepted with it: data.name text, not npy", self.refuse(*transformer))
-        self.assertIn("text.txt: 8 of its 9 bytes are used here; accepted: 65 or more",
+        self.assertIn("accepted with it: data.name text or tokens, not npy", self.refuse(*transformer))
+        self.assertIn("text.txt: 8 of its 9 tokens are used here; accepted: 65 or more",
                       self.refuse(*text, *transformer))
 
     def test_a_folder_that_holds_a_run(self):

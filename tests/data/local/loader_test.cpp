@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 
 namespace motley::data {
@@ -45,6 +46,23 @@ class FakeDataset final : public Dataset {
 };
 
 using Samples = std::vector<std::uint32_t>;
+
+// Images of one pixel, 1, within which nothing can be moved but out.
+class OnePixels final : public Dataset {
+ public:
+  std::uint32_t size() const override { return 1000; }
+  const std::vector<std::int64_t>& feature_shape() const override { return shape_; }
+  TargetKind target_kind() const override { return TargetKind::kReal; }
+  std::uint32_t class_count() const override { return 0; }
+  std::uint32_t target_width() const override { return 1; }
+  Status read(std::span<const std::uint32_t>, const ReadTarget& into) const override {
+    for (float& feature : into.features) feature = 1;
+    return {};
+  }
+
+ private:
+  std::vector<std::int64_t> shape_ = {1, 1, 1};
+};
 
 TEST(Loader, DeliversInOrderAndReusesMemory) {
   const FakeDataset dataset;
@@ -102,6 +120,37 @@ TEST(Loader, NamesADeadlineThatPassed) {
   EXPECT_EQ(late.error().code, ErrorCode::kTimeout);
   dataset.release();
   EXPECT_THAT(loader.take(Deadline::after(30))->samples, ElementsAre(777));
+}
+
+TEST(Loader, ThreadsReadPartsOfABatch) {
+  FakeDataset dataset;
+  Loader loader(dataset, 2, {.threads = 3});
+  ASSERT_TRUE(loader.request(Samples{4, 9, 2, 7}));
+  ASSERT_TRUE(loader.request(Samples{3}));
+  auto batch = loader.take(Deadline::after(30));
+  ASSERT_TRUE(batch);
+  EXPECT_THAT(batch->features, ElementsAre(4, -4, 9, -9, 2, -2, 7, -7));
+  EXPECT_THAT(batch->values, ElementsAre(2, 4.5F, 1, 3.5F));
+  batch = loader.take(Deadline::after(30));
+  ASSERT_TRUE(batch);
+  EXPECT_THAT(batch->values, ElementsAre(1.5F));
+  ASSERT_TRUE(loader.request(Samples{1, 2, 666}));
+  EXPECT_THAT(loader.take(Deadline::after(30)).error().message, HasSubstr("sample 666 is gone"));
+}
+
+TEST(Loader, AugmentsAsTheEpochSays) {
+  const OnePixels dataset;
+  Loader loader(dataset, 1, {.augmentation = {.crop_padding = 1, .seed = 5}});
+  Samples samples(100);
+  for (std::uint32_t i = 0; i < 100; ++i) samples[i] = i;
+  const auto read = [&](std::uint64_t epoch) {
+    EXPECT_TRUE(loader.request(samples, {}, epoch));
+    return loader.take(Deadline::after(30))->features;
+  };
+  const std::vector<float> first = read(0);
+  EXPECT_NEAR(static_cast<double>(std::ranges::count(first, 1.0F)), 100.0 / 9, 15);  // of 9 moves one keeps the pixel
+  EXPECT_EQ(first, read(0));
+  EXPECT_NE(first, read(1));
 }
 
 }  // namespace

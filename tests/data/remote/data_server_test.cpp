@@ -67,8 +67,8 @@ class DataNodeTest : public testing::Test {
     } else if (format == "csv") {
       std::string text = "a,colour,y,b\n";
       for (int i = 0; i < 150; ++i) {
-        text +=
-            fmt::format("{},colour{},{},{}\n", random.uniform(), random.below(9), random.below(5), random.uniform());
+        text += fmt::format("{},colour{},label{},{}\n", random.uniform(), random.below(9), random.below(5),
+                            random.uniform());
       }
       source.format = DatasetSource::Format::kCsv;
       source.features = write("table.csv", text + "this,is,malformed\n");
@@ -91,6 +91,14 @@ class DataNodeTest : public testing::Test {
       source.features = write("x.npy", npy("(80, 2, 3)", 480));
       source.targets = write("y.npy", npy("(80, 4)", 320));
       source.target_kind = data::TargetKind::kReal;
+    } else if (format == "tokens") {
+      std::string stream;
+      for (int i = 0; i < 3000; ++i)
+        stream += {static_cast<char>(random.below(256)), static_cast<char>(random.below(190))};
+      source.format = DatasetSource::Format::kTokens;
+      source.features = write("train.bin", stream);
+      source.sequence = 17;
+      source.class_count = 50'000;
     } else {
       std::string text;
       for (int i = 0; i < 3000; ++i) text += static_cast<char>(random.below(256));
@@ -149,7 +157,7 @@ std::vector<std::uint32_t> random_samples(Random& random, std::uint32_t size) {
 }
 
 TEST_F(DataNodeTest, EveryFormatReadsAsItsFiles) {
-  for (const char* format : {"idx", "csv", "npy", "text", "criteo", "clicks"}) {
+  for (const char* format : {"idx", "csv", "npy", "text", "tokens", "criteo", "clicks"}) {
     SCOPED_TRACE(format);
     const auto local = dataset(format);
     const auto served = node(dataset(format));
@@ -161,6 +169,7 @@ TEST_F(DataNodeTest, EveryFormatReadsAsItsFiles) {
     EXPECT_EQ((*remote)->class_count(), local->class_count());
     EXPECT_EQ((*remote)->target_width(), local->target_width());
     EXPECT_EQ((*remote)->categories(), local->categories());
+    EXPECT_EQ((*remote)->preprocessing().class_names, local->preprocessing().class_names);
     EXPECT_EQ((*remote)->skipped().lines, local->skipped().lines);
     EXPECT_EQ((*remote)->skipped().first, local->skipped().first);
     Random random(5);

@@ -22,6 +22,7 @@ Description images() {
   description.size = 10;
   description.feature_shape = {1, 1, 2};
   description.class_count = 300;
+  for (int i = 0; i < 300; ++i) description.class_names.push_back(fmt::format("label {}", i));
   description.bytes = data::ByteFeatures{.scale = 255, .normalisation = {{0.5F, 0.25F}, {2, 4}}};
   description.skipped = {3, "line 7 is bad"};
   description.contents = 0x1234'5678'9abc'def0;
@@ -45,6 +46,7 @@ TEST(DataProtocol, MessagesComeBackAsTheyWent) {
     EXPECT_EQ(again->feature_shape, description.feature_shape);
     EXPECT_EQ(again->target_kind, description.target_kind);
     EXPECT_EQ(again->class_count, description.class_count);
+    EXPECT_EQ(again->class_names, description.class_names);
     EXPECT_EQ(again->categories, description.categories);
     EXPECT_EQ(again->bytes, description.bytes);
     EXPECT_EQ(again->skipped.lines, description.skipped.lines);
@@ -127,6 +129,7 @@ TEST(DataProtocol, RefusesWhatIsNoMessage) {
   EXPECT_TRUE(impossible([](Description& d) { d.feature_shape = {1 << 30, 1 << 30, 1 << 30, 2}; }));
   EXPECT_TRUE(impossible([](Description& d) { d.feature_shape = {3}; }));  // with two pairs
   EXPECT_TRUE(impossible([](Description& d) { d.class_count = 0; }));
+  EXPECT_TRUE(impossible([](Description& d) { d.class_names.pop_back(); }));
   EXPECT_TRUE(impossible([](Description& d) { d.target_width = 0; }));
   EXPECT_TRUE(impossible([](Description& d) { d.categories = ~0U; }));
   EXPECT_TRUE(impossible([](Description& d) { d.bytes->scale = 0; }));

@@ -128,6 +128,28 @@ TEST_F(JobTest, ChecksSpecsTogether) {
               HasSubstr("embedding.comm_dtype: accepted with embedding.placement replicated: float32"));
 }
 
+TEST_F(JobTest, DataKeysAreOfTheirFormats) {
+  const std::pair<std::string, std::string> csv[] = {{"model.name", "mlp"}, {"data.name", "csv"}};
+  const std::pair<std::string, std::string> files[] = {{"data.train", "t.csv"}, {"data.target", "y"}};
+  const auto refused_csv = [&](const std::string& key, const std::string& value) {
+    return refused({csv[0], csv[1], files[0], files[1], {key, value}});
+  };
+  EXPECT_EQ(refused_csv("data.missing", "mean"), "accepted");
+  EXPECT_EQ(refused_csv("data.target_kind", "label"), "accepted");
+  EXPECT_THAT(refused_csv("data.missing_indicator", "true"),
+              HasSubstr("accepted with data.missing mean, median or zero"));
+  EXPECT_THAT(refused_csv("data.vocab_size", "9"),
+              HasSubstr("data.vocab_size: accepted with data.name tokens, not csv"));
+  EXPECT_THAT(refused_csv("data.channels", "last"), HasSubstr("data.channels: accepted with data.name npy, not csv"));
+  EXPECT_THAT(refused_csv("data.categorical_columns", "a"), HasSubstr("data.one_hot_columns in place of"));
+  EXPECT_THAT(refused({{"data.image_size", "8"}}), HasSubstr("data.image_size: accepted with data.name image-folder"));
+  EXPECT_THAT(refused({{"data.name", "image-folder"}}), HasSubstr("data.train: data.name image-folder needs"));
+  EXPECT_THAT(refused({{"data.name", "image-folder"}, {"data.train", "t"}, {"data.image_size", "[1, 2, 3]"}}),
+              HasSubstr("data.image_size: 3 numbers are given; accepted: height and width"));
+  EXPECT_EQ(refused({{"model.name", "transformer"}, {"data.name", "tokens"}, {"data.train", "t.bin"}}), "accepted");
+  EXPECT_THAT(refused({{"data.name", "tokens"}, {"data.train", "t.bin"}}), HasSubstr("cnn reads no tokens"));
+}
+
 TEST_F(JobTest, NamesAreThoseOfFolders) {
   EXPECT_THAT(refused({{"name", "../evil"}}),
               HasSubstr("name: '../evil' is not the name of a folder; accepted: up to"));

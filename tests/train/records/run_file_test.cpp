@@ -33,6 +33,10 @@ TEST(RunFile, ReadsBackToTheByte) {
   "gradient_sync": "ring",
   "global_batch_size": 64,
   "training_samples": 60000,
+  "class_names": [
+    "cat",
+    "dog"
+  ],
   "price_per_hour": null,
   "planned": {
     "plan": "plan.json",
@@ -68,6 +72,7 @@ TEST(RunFile, ReadsBackToTheByte) {
   EXPECT_EQ(run->workers[1].emulated, "3 ms a sample");
   EXPECT_EQ(run->planned->profile, "profile.json");
   EXPECT_FALSE(run->planned->cluster);
+  EXPECT_THAT(run->class_names, testing::ElementsAre("cat", "dog"));
   ASSERT_TRUE(write_run_file(file, *run));
   EXPECT_EQ(*read_file(file), text);
 }

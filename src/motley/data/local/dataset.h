@@ -1,5 +1,5 @@
-// Datasets in memory: samples with features and a target, read from the formats that people have (IDX, CSV, npy,
-// text, Criteo's).
+// Datasets: samples with features and a target, read from the formats that people have (IDX, CSV, npy, text, token
+// arrays, folders of images, Criteo's). Arrays, texts and tokens stay in their files, which are mapped.
 // A Dataset never changes after it was opened, so that any number of threads may read it.
 #pragma once
 
@@ -58,6 +58,23 @@ struct ByteFeatures {
 // The features of samples of `width` bytes each; as many as there are bytes.
 void convert_features(std::span<const std::uint8_t> bytes, const ByteFeatures& form, std::size_t width,
                       std::span<float> features);
+// The same of features that have been read as they are.
+void normalise_features(std::span<float> features, const ByteFeatures& form, std::size_t width);
+
+// What is learnt from the training set and holds for all sets, so that a network meets the same features and classes in
+// each of them.
+struct Preprocessing {
+  Normalisation normalisation;
+  std::uint32_t class_count = 0;
+  std::vector<std::string> class_names;  // the labels in the order of their classes; empty: classes are the file's own
+  bool channels_last = false;            // of arrays of images
+  // Of tables: the columns of numbers, what a missing cell is filled with, which columns have a feature that says that
+  // it was missing, and the values of each one-hot column.
+  std::vector<std::string> columns;
+  std::vector<double> fills;
+  std::vector<bool> has_indicator;
+  std::vector<std::vector<std::string>> one_hot_values;
+};
 
 class Dataset {
  public:
@@ -76,6 +93,9 @@ class Dataset {
   // Null where features are no bytes in the file.
   virtual const ByteFeatures* byte_features() const { return nullptr; }
   virtual Skipped skipped() const { return {}; }
+  const Preprocessing& preprocessing() const { return preprocessing_; }
+  // Sentences on what was done to the samples beyond reading them, such as cells that were filled.
+  const std::vector<std::string>& notes() const { return notes_; }
 
   // Copies these samples, in this order. Thread-safe and deterministic.
   virtual Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const = 0;
@@ -88,39 +108,76 @@ class Dataset {
  protected:
   // What a read is given must be of the right size or empty.
   void check_room(std::span<const std::uint32_t> samples, const ReadTarget& into) const;
+
+  Preprocessing preprocessing_;
+  std::vector<std::string> notes_;
 };
 
-// Mean and standard deviation of each feature over the dataset as it reads; a constant feature gets deviation 1.
-// Measured on the training set and given to all sets.
+// Mean and standard deviation of each feature over the dataset as it reads, or, of one with more than 8 GiB of
+// features, over samples spread evenly that have as many; a constant feature gets deviation 1.
 Result<Normalisation> measure_normalisation(const Dataset& dataset);
 
+// The class of each of a file's labels. `label`: they are any texts or numbers, numbered in their order (of numbers
+// where all are, else of the bytes).
+enum class ClassLabels { kAuto, kLabel };
+enum class ChannelOrder { kAuto, kFirst, kLast };
+enum class MissingCells { kError, kDrop, kMean, kMedian, kZero };
+enum class TokenType { kAuto, kUint16, kUint32 };
+
+// Images as they are given to a network.
+struct ImageForm {
+  std::uint32_t height = 224;
+  std::uint32_t width = 224;
+  bool grayscale = false;  // one channel; else red, green and blue
+};
+
 struct DatasetSource {
-  enum class Format { kIdx, kCsv, kNpy, kText, kCriteo };
+  enum class Format { kIdx, kCsv, kArrow, kNpy, kText, kTokens, kCriteo, kImageFolder };
   Format format = Format::kIdx;
-  std::filesystem::path features;  // the images; the table with features and target; the features' array; the text
-  std::filesystem::path targets;   // the labels' or targets' file; unused for CSV, text and Criteo's
-  std::string target_column;       // CSV only
-  std::vector<std::string> drop_columns;  // CSV only: columns that are neither feature nor target
-  // CSV only: columns whose cells are any text and become ids, in this order, instead of features.
-  std::vector<std::string> categories;
+  // The images; the table with features and target; the features' array; the text; the tokens; the folder.
+  std::filesystem::path features;
+  std::filesystem::path targets;  // the labels' or targets' file of IDX and npy
+  TargetKind target_kind = TargetKind::kClass;
+  ClassLabels labels = ClassLabels::kAuto;  // IDX, CSV and npy
+  std::uint32_t class_count = 0;            // 0: as many as the files have, each of which must occur
+
+  // CSV and Arrow only; names of columns.
+  std::string target_column;
+  std::vector<std::string> drop_columns;  // neither feature nor target
+  std::vector<std::string> categories;    // any text, which becomes ids, in this order, instead of features
+  std::vector<std::string> one_hot;  // any text, which becomes a feature, 0 or 1, for each value in the training set
+  MissingCells missing = MissingCells::kError;
+  bool missing_indicator = false;  // a feature more for each column with missing cells in the training set
   // CSV and Criteo's: at most this share of the lines, 0 .. 1, may be malformed; they are left out (Dataset::skipped).
   double malformed_share = 0;
-  std::uint32_t sequence = 64;  // text only: bytes of a sample
-  double text_begin = 0;        // text only: the part of the text that is read, in shares of its length
+
+  // Text and tokens only.
+  std::uint32_t sequence = 0;  // tokens of a sample; 0: 64, or those of a row of the array
+  double text_begin = 0;       // the part of the text that is read, in shares of its length
   double text_end = 1;
-  TargetKind target_kind = TargetKind::kClass;
-  std::uint32_t class_count = 0;                   // 0: the largest class in the file, plus one
-  Normalisation normalisation;                     // empty: none. Pixels of IDX files are first scaled to 0 .. 1
-  std::size_t limit_bytes = std::size_t{8} << 30;  // of a file, packed or not; more is refused before memory is taken
+  TokenType token_type = TokenType::kAuto;  // of a file that is no npy
+
+  ChannelOrder channels = ChannelOrder::kAuto;  // npy only
+  ImageForm images;                             // folders of images only
+
+  Normalisation normalisation;  // empty: none. Pixels of IDX files and images are first scaled to 0 .. 1
+  bool normalise = false;       // by what is measured on this set, which is the training set
+  const Preprocessing* preprocessing = nullptr;  // of the training set, where this is another set; it has precedence
+
+  std::size_t limit_bytes = std::size_t{8} << 30;    // of a file that is unpacked or parsed
+  std::size_t checked_bytes = std::size_t{8} << 30;  // larger arrays are checked as they are read
 };
 
 // Opens and checks the files. Errors name file, place, what was found and what would be accepted.
 //
-// A text's tokens are its bytes, classes of 256. It is cut into windows of `sequence` bytes one after the other, each
-// of them a sample, whose targets are the bytes that follow each of its own; what is left at the end is too short for a
-// sample and left out.
+// Tokens are integers from 0 to class_count - 1, of a text its bytes. A stream of them is cut into windows of
+// `sequence` tokens one after the other, each of them a sample, whose targets are the tokens that follow each of its
+// own; what is left at the end is too short for a sample and left out. Of an array with two dimensions each row is a
+// sample, whose last token is a target only.
 //
 // Criteo's format has 13 features, 26 categories and two classes (see parse_criteo).
+//
+// A folder of images has a folder for each class, in the order of their names.
 Result<std::unique_ptr<Dataset>> open_dataset(const DatasetSource& source);
 
 // For a file that a Debian package brings, ": install it with 'apt-get install PACKAGE'"; else empty.

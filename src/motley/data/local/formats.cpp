@@ -8,8 +8,9 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
-#include <optional>
+#include <ranges>
 
 #include "motley/base/random.h"
 
@@ -123,18 +124,17 @@ class CsvReader {
   std::uint32_t record_line_ = 1;
 };
 
-// The first line of a table, and what each column is read as.
+// The first line of a table, and what each column is read as: positions in `names`, of texts in the order in which the
+// caller named them.
 struct CsvHeader {
   std::vector<std::string> names;
   std::vector<bool> is_number;
-  std::vector<std::size_t> categories;  // where in `names`, in the order in which the caller named them
+  std::optional<std::size_t> target;
+  std::vector<std::size_t> categories;
+  std::vector<std::size_t> one_hot;
 };
 
-Result<CsvHeader> read_header(CsvReader& reader, const std::string& name, const std::vector<std::string>& drop_columns,
-                              const std::vector<std::string>& categories) {
-  CsvHeader header;
-  MOTLEY_TRY(reader.next(header.names));
-  const std::vector<std::string>& names = header.names;
+Status check_names(const std::vector<std::string>& names, const std::string& name) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (trimmed(names[i]).empty()) {
       return fail(ErrorCode::kInvalidInput, "{}:1: column {} has no name; the first line must name all columns", name,
@@ -144,37 +144,66 @@ Result<CsvHeader> read_header(CsvReader& reader, const std::string& name, const 
       return fail(ErrorCode::kInvalidInput, "{}:1: two columns are named '{}'", name, excerpt(names[i]));
     }
   }
-  header.is_number.assign(names.size(), true);
-  const auto find = [&](const std::string& column, const char* purpose) -> Result<std::size_t> {
+  return {};
+}
+
+Result<CsvHeader> read_header(CsvReader& reader, const std::string& name, const TableRoles& roles) {
+  CsvHeader header;
+  MOTLEY_TRY(reader.next(header.names));
+  const std::vector<std::string>& names = header.names;
+  MOTLEY_TRY(check_names(names, name));
+  std::vector<const char*> taken(names.size(), nullptr);
+  const auto take = [&](const std::string& column, const char* role) -> Result<std::size_t> {
     const auto found = std::ranges::find(names, column);
-    if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
-    return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' {}; its columns are {}", name, column, purpose,
-                fmt::join(names, ", "));
+    if (found == names.end()) {
+      return fail(ErrorCode::kInvalidInput, "{}: has no column '{}', which {} names; its columns are {}", name, column,
+                  role, fmt::join(names, ", "));
+    }
+    const auto at = static_cast<std::size_t>(found - names.begin());
+    if (taken[at] != nullptr) {
+      return fail(ErrorCode::kInvalidInput, "{}: {} and {} name column '{}'; accepted: one of them, once", name,
+                  taken[at], role, column);
+    }
+    taken[at] = role;
+    return at;
   };
-  for (const std::string& column : drop_columns) {
-    MOTLEY_ASSIGN(const std::size_t at, find(column, "to leave out"));
-    header.is_number[at] = false;
+  if (!roles.target.empty()) {
+    MOTLEY_ASSIGN(header.target, take(roles.target, "data.target"));
   }
-  for (const std::string& column : categories) {
-    MOTLEY_ASSIGN(const std::size_t at, find(column, "of categories"));
-    if (std::ranges::count(categories, column) > 1) {
-      return fail(ErrorCode::kInvalidInput, "{}: column '{}' is named twice among the categories; once is accepted",
-                  name, column);
-    }
-    if (std::ranges::find(drop_columns, column) != drop_columns.end()) {
-      return fail(ErrorCode::kInvalidInput, "{}: column '{}' is named as categories and as left out; one is accepted",
-                  name, column);
-    }
+  for (const std::string& column : roles.dropped) MOTLEY_TRY(take(column, "data.drop_columns"));
+  for (const std::string& column : roles.categories) {
+    MOTLEY_ASSIGN(const std::size_t at, take(column, "data.categorical_columns"));
     header.categories.push_back(at);
-    header.is_number[at] = false;
   }
+  for (const std::string& column : roles.one_hot) {
+    MOTLEY_ASSIGN(const std::size_t at, take(column, "data.one_hot_columns"));
+    header.one_hot.push_back(at);
+  }
+  for (const char* const role : taken) header.is_number.push_back(role == nullptr);
   return header;
+}
+
+Result<double> read_number(std::string_view cell, const std::string& column, bool may_miss, const std::string& name,
+                           std::uint32_t line) {
+  if (const std::optional<double> value = parse_finite(cell)) return *value;
+  cell = trimmed(cell);
+  if (is_missing(cell)) {
+    if (may_miss) return std::numeric_limits<double>::quiet_NaN();
+    return fail(ErrorCode::kInvalidInput,
+                "{}:{}: column '{}' is missing ('{}'); accepted: a finite number, or data.missing: drop, mean, median "
+                "or zero",
+                name, line, excerpt(column), excerpt(cell));
+  }
+  return fail(ErrorCode::kInvalidInput,
+              "{}:{}: column '{}' holds '{}'; a finite number is wanted: name the column in data.one_hot_columns, in "
+              "data.categorical_columns or in data.drop_columns",
+              name, line, excerpt(column), excerpt(cell));
 }
 
 // Reads one record and adds it to the table; an empty line adds none. After an error the table may have a part of the
 // row. `cells` is memory to reuse.
-Status read_row(CsvReader& reader, const CsvHeader& header, const std::string& name, std::vector<std::string>& cells,
-                Table& table) {
+Status read_row(CsvReader& reader, const CsvHeader& header, const std::string& name, bool may_miss,
+                std::vector<std::string>& cells, Table& table) {
   const std::uint32_t line = reader.line();
   MOTLEY_TRY(reader.next(cells));
   if (cells.size() == 1 && trimmed(cells[0]).empty() && (header.names.size() > 1 || reader.at_end())) {
@@ -186,26 +215,14 @@ Status read_row(CsvReader& reader, const CsvHeader& header, const std::string& n
   }
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (!header.is_number[i]) continue;
-    std::string_view cell = trimmed(cells[i]);
-    cell.remove_prefix(cell.starts_with('+') ? 1 : 0);
-    const std::optional<double> value = parse_number<double>(cell);
-    if (cell.empty()) {
-      return fail(ErrorCode::kInvalidInput,
-                  "{}:{}: column '{}' is empty; fill it in, or leave the row or the column out", name, line,
-                  excerpt(header.names[i]));
-    }
-    if (!value || !std::isfinite(*value)) {
-      return fail(ErrorCode::kInvalidInput,
-                  "{}:{}: column '{}' holds '{}'; a finite number is wanted: name the column in "
-                  "data.categorical_columns, encode categories as numbers or as one 0/1 column each, or leave the "
-                  "column out",
-                  name, line, excerpt(header.names[i]), excerpt(cell));
-    }
-    table.cells.push_back(*value);
+    MOTLEY_ASSIGN(const double value, read_number(cells[i], header.names[i], may_miss, name, line));
+    table.cells.push_back(value);
   }
   for (const std::size_t column : header.categories) {
     table.ids.push_back(category_id(header.names[column], trimmed(cells[column])));
   }
+  for (const std::size_t column : header.one_hot) table.one_hot.emplace_back(trimmed(cells[column]));
+  if (header.target) table.targets.emplace_back(trimmed(cells[*header.target]));
   table.lines.push_back(line);
   return {};
 }
@@ -310,10 +327,11 @@ Result<IdxArray> parse_idx(std::string_view bytes, const std::string& name) {
   return array;
 }
 
-Result<std::string> gunzip(std::string bytes, const std::string& name, std::size_t limit) {
-  if (bytes.size() < 2 || bytes[0] != '\x1f' || bytes[1] != '\x8b') {
-    return bytes;
-  }
+bool is_gzip(std::string_view bytes) {
+  return bytes.starts_with("\x1f\x8b");
+}
+
+Result<std::string> gunzip(std::string_view bytes, const std::string& name, std::size_t limit) {
   z_stream stream{};
   if (inflateInit2(&stream, 16 + MAX_WBITS) != Z_OK) {
     return fail(ErrorCode::kInternal, "{}: zlib does not start", name);
@@ -325,7 +343,7 @@ Result<std::string> gunzip(std::string bytes, const std::string& name, std::size
   while (code == Z_OK) {
     if (stream.avail_in == 0) {
       const std::size_t piece = std::min<std::size_t>(bytes.size() - fed, 1U << 30);
-      stream.next_in = reinterpret_cast<Bytef*>(bytes.data() + fed);
+      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + fed));
       stream.avail_in = static_cast<uInt>(piece);
       fed += piece;
     }
@@ -364,13 +382,25 @@ std::uint64_t category_id(std::string_view column, std::string_view value) {
   return text_hash(text_hash(0, column), value);
 }
 
-Result<Table> parse_csv(std::string_view text, const std::string& name, const std::vector<std::string>& drop_columns,
-                        const std::vector<std::string>& categories, MalformedLines* malformed) {
+std::optional<double> parse_finite(std::string_view text) {
+  text = trimmed(text);
+  text.remove_prefix(text.starts_with('+') ? 1 : 0);
+  const std::optional<double> value = parse_number<double>(text);
+  return value && std::isfinite(static_cast<float>(*value)) ? value : std::nullopt;
+}
+
+bool is_missing(std::string_view cell) {
+  constexpr std::string_view kWords[] = {"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "?"};
+  return std::ranges::find(kWords, trimmed(cell)) != std::end(kWords);
+}
+
+Result<Table> parse_csv(std::string_view text, const std::string& name, const TableRoles& roles,
+                        MalformedLines* malformed) {
   if (text.starts_with("\xef\xbb\xbf")) {
     text.remove_prefix(3);  // the mark that spreadsheets put before UTF-8
   }
   CsvReader reader(text, name);
-  MOTLEY_ASSIGN(const CsvHeader header, read_header(reader, name, drop_columns, categories));
+  MOTLEY_ASSIGN(const CsvHeader header, read_header(reader, name, roles));
   Table table;
   for (std::size_t i = 0; i < header.names.size(); ++i) {
     if (header.is_number[i]) table.columns.push_back(header.names[i]);
@@ -378,11 +408,10 @@ Result<Table> parse_csv(std::string_view text, const std::string& name, const st
   std::vector<std::string> cells;
   while (!reader.at_end()) {
     const std::uint32_t line = reader.line();
-    Status read = read_row(reader, header, name, cells, table);
+    Status read = read_row(reader, header, name, roles.may_miss, cells, table);
     if (read) continue;
     MOTLEY_TRY(note_malformed(malformed, line, std::move(read).error()));
-    table.cells.resize(table.rows() * table.columns.size());
-    table.ids.resize(table.rows() * categories.size());
+    table.cells.resize(table.rows() * table.columns.size());  // what of the row was read before is taken back
     reader.skip_line();
   }
   return table;
@@ -421,22 +450,26 @@ std::uint64_t NpyArray::count() const {
 }
 
 double NpyArray::at(std::uint64_t index) const {
-  const auto value = [&]<class T>(T) {
-    T read;
-    std::memcpy(&read, values.data() + index * sizeof(T), sizeof(T));
-    return static_cast<double>(read);
-  };
-  if (type == "f4") return value(float{});
-  if (type == "f8") return value(double{});
-  if (type == "i1") return value(std::int8_t{});
-  if (type == "u1") return value(std::uint8_t{});
-  if (type == "i2") return value(std::int16_t{});
-  if (type == "i4") return value(std::int32_t{});
-  return value(std::int64_t{});
+  return with_number_type(type, [&]<class T>(T value) {
+    std::memcpy(&value, values.data() + index * sizeof(T), sizeof(T));
+    return static_cast<double>(value);
+  });
+}
+
+std::size_t number_size(NumberType type) {
+  return with_number_type(type, [](auto value) { return sizeof value; });
+}
+
+bool is_floating(NumberType type) {
+  return type == NumberType::kFloat32 || type == NumberType::kFloat64;
+}
+
+bool is_npy(std::string_view bytes) {
+  return bytes.starts_with("\x93NUMPY");
 }
 
 Result<NpyArray> parse_npy(std::string_view bytes, const std::string& name) {
-  if (bytes.size() < 12 || !bytes.starts_with("\x93NUMPY")) {
+  if (bytes.size() < 12 || !is_npy(bytes)) {
     return fail(ErrorCode::kCorrupt, "{}: no npy file: at offset 0, '\\x93NUMPY' and a version are expected", name);
   }
   const int version = static_cast<unsigned char>(bytes[6]);
@@ -455,19 +488,22 @@ Result<NpyArray> parse_npy(std::string_view bytes, const std::string& name) {
   NpyArray array;
   MOTLEY_ASSIGN(std::string_view type, npy_field(header, "descr", name));
   type = type.starts_with('\'') ? type.substr(1, type.find('\'', 1) - 1) : type.substr(0, type.find(','));
-  constexpr std::array kTypes = {"<f4", "<f8", "|i1", "|u1", "<i2", "<i4", "<i8"};
-  if (std::ranges::find(kTypes, type) == kTypes.end()) {
+  using enum NumberType;
+  constexpr std::pair<std::string_view, NumberType> kTypes[] = {
+      {"<f4", kFloat32}, {"<f8", kFloat64}, {"|b1", kUint8},  {"|i1", kInt8},  {"|u1", kUint8}, {"<i2", kInt16},
+      {"<u2", kUint16},  {"<i4", kInt32},   {"<u4", kUint32}, {"<i8", kInt64}, {"<u8", kUint64}};
+  const auto known = std::ranges::find(kTypes, type, &std::pair<std::string_view, NumberType>::first);
+  if (known == std::end(kTypes)) {
     return fail(ErrorCode::kInvalidInput,
-                "{}: npy values of type '{}'; accepted are {}: convert with astype('float32')", name, excerpt(type),
-                fmt::join(kTypes, ", "));
+                "{}: npy values of type '{}'; accepted: {}, which astype('float32') converts to", name, excerpt(type),
+                fmt::join(std::views::keys(kTypes), ", "));
   }
-  array.type = type.substr(1);
+  array.type = known->second;
   MOTLEY_ASSIGN(const std::string_view order, npy_field(header, "fortran_order", name));
-  if (!order.starts_with("False")) {
-    return fail(ErrorCode::kInvalidInput,
-                "{}: fortran_order is '{}'; only False (C order) is accepted: save "
-                "numpy.ascontiguousarray(x)",
-                name, excerpt(order.substr(0, order.find(','))));
+  array.fortran_order = order.starts_with("True");
+  if (!array.fortran_order && !order.starts_with("False")) {
+    return fail(ErrorCode::kCorrupt, "{}: npy fortran_order is '{}'; accepted: False, True", name,
+                excerpt(order.substr(0, order.find(','))));
   }
   MOTLEY_ASSIGN(std::string_view shape, npy_field(header, "shape", name));
   const std::size_t close = shape.find(')');
@@ -475,7 +511,7 @@ Result<NpyArray> parse_npy(std::string_view bytes, const std::string& name) {
     return fail(ErrorCode::kCorrupt, "{}: npy shape '{}' is no tuple", name, excerpt(shape));
   }
   shape = shape.substr(1, close - 1);
-  std::optional<std::uint64_t> size = static_cast<std::uint64_t>(array.type[1] - '0');
+  std::optional<std::uint64_t> size = number_size(array.type);
   while (!trimmed(shape).empty()) {
     const std::string_view text = trimmed(shape.substr(0, shape.find(',')));
     shape.remove_prefix(std::min(shape.find(','), shape.size() - 1) + 1);
@@ -489,7 +525,7 @@ Result<NpyArray> parse_npy(std::string_view bytes, const std::string& name) {
   array.values = bytes.substr(begin + length);
   if (!size || *size != array.values.size()) {
     return fail(ErrorCode::kCorrupt, "{}: {} bytes of values after offset {}; its shape {} of {} promises {}", name,
-                array.values.size(), begin + length, fmt::join(array.shape, "x"), array.type,
+                array.values.size(), begin + length, fmt::join(array.shape, "x"), type,
                 size ? std::to_string(*size) : "too many");
   }
   return array;

@@ -1,10 +1,41 @@
 #include "motley/data/local/loader.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace motley::data {
 
-Status read_batch(const Dataset& dataset, Batch& batch, Parts parts) {
+namespace {
+
+// As Dataset::read, in so many threads, each of which reads a part of the samples.
+Status read_in_parts(const Dataset& dataset, std::span<const std::uint32_t> samples, const ReadTarget& into,
+                     std::size_t threads) {
+  threads = std::clamp<std::size_t>(threads, 1, std::max<std::size_t>(1, samples.size()));
+  std::vector<Status> results(threads);
+  const auto read_part = [&](std::size_t number) {
+    const std::size_t begin = samples.size() * number / threads, end = samples.size() * (number + 1) / threads;
+    const auto part = [&](auto whole) {
+      const std::size_t width = whole.size() / std::max<std::size_t>(1, samples.size());
+      return whole.subspan(begin * width, (end - begin) * width);
+    };
+    try {
+      results[number] = dataset.read(samples.subspan(begin, end - begin),
+                                     {part(into.features), part(into.classes), part(into.values), part(into.ids)});
+    } catch (const std::bad_alloc&) {
+      results[number] = fail(ErrorCode::kUnavailable, "not enough memory to read {} samples", samples.size());
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (std::size_t number = 1; number < threads; ++number) helpers.emplace_back(read_part, number);
+  read_part(0);
+  for (std::thread& helper : helpers) helper.join();
+  for (Status& result : results) MOTLEY_TRY(std::move(result));
+  return {};
+}
+
+}  // namespace
+
+Status read_batch(const Dataset& dataset, Batch& batch, Parts parts, std::size_t threads) {
   const double begin = monotonic_seconds();
   const std::size_t inputs = parts.inputs ? batch.samples.size() : 0;
   const std::size_t targets = parts.targets ? batch.samples.size() * dataset.target_width() : 0;
@@ -13,12 +44,13 @@ Status read_batch(const Dataset& dataset, Batch& batch, Parts parts) {
   batch.classes.resize(has_classes ? targets : 0);
   batch.values.resize(has_classes ? 0 : targets);
   batch.ids.resize(inputs * dataset.categories());
-  MOTLEY_TRY(dataset.read(batch.samples, {batch.features, batch.classes, batch.values, batch.ids}));
+  MOTLEY_TRY(read_in_parts(dataset, batch.samples, {batch.features, batch.classes, batch.values, batch.ids}, threads));
   batch.seconds = monotonic_seconds() - begin;
   return {};
 }
 
-Loader::Loader(const Dataset& dataset, std::size_t depth) : dataset_(dataset), depth_(depth) {
+Loader::Loader(const Dataset& dataset, std::size_t depth, const Options& options)
+    : dataset_(dataset), depth_(depth), options_(options) {
   MOTLEY_INVARIANT(depth > 0, "a loader reads at least one batch ahead");
   thread_ = std::thread([this] { run(); });
 }
@@ -32,14 +64,14 @@ Loader::~Loader() {
   thread_.join();
 }
 
-bool Loader::request(std::span<const std::uint32_t> samples, Parts parts) {
+bool Loader::request(std::span<const std::uint32_t> samples, Parts parts, std::uint64_t epoch) {
   MOTLEY_INVARIANT(!samples.empty(), "a request for no samples");
   if (outstanding_ == depth_) return false;
   ++outstanding_;
   dataset_.expect(samples, parts);
   {
     const std::lock_guard lock(mutex_);
-    requests_.push_back({{samples.begin(), samples.end()}, parts});
+    requests_.push_back({{samples.begin(), samples.end()}, parts, epoch});
   }
   wake_.notify_all();
   return true;
@@ -91,14 +123,18 @@ void Loader::run() {
       done.batch = std::move(spare_.back());
       spare_.pop_back();
     }
-    const Parts parts = requests_.front().parts;
-    done.batch.samples = std::move(requests_.front().samples);
+    Request request = std::move(requests_.front());
+    done.batch.samples = std::move(request.samples);
     requests_.pop_front();
     const std::uint64_t generation = generation_;
     lock.unlock();
 
     try {
-      done.status = read_batch(dataset_, done.batch, parts);
+      done.status = read_batch(dataset_, done.batch, request.parts, options_.threads);
+      if (done.status) {
+        augment(options_.augmentation, request.epoch, done.batch.samples, dataset_.feature_shape(),
+                done.batch.features);
+      }
     } catch (const std::bad_alloc&) {
       done.status =
           fail(ErrorCode::kUnavailable, "not enough memory to read {} samples ahead", done.batch.samples.size());

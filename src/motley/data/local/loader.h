@@ -1,6 +1,6 @@
-// Reads samples ahead: one thread fills buffers for the parts that were requested while the worker computes on the part
-// before. The worker asks for what it will need (its next share, a micro-batch of it, a pulled shard) and takes batches
-// in the order of the requests.
+// Reads samples ahead: a thread fills buffers for the parts that were requested while the worker computes on the part
+// before, with others' help where decoding takes long. The worker asks for what it will need (its next share, a
+// micro-batch of it, a pulled shard) and takes batches in the order of the requests.
 #pragma once
 
 #include <condition_variable>
@@ -14,6 +14,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/result.h"
+#include "motley/data/local/augmentation.h"
 #include "motley/data/local/dataset.h"
 
 namespace motley::data {
@@ -28,20 +29,26 @@ struct Batch {
   double seconds = 0;                 // that reading took
 };
 
-// Reads these parts of batch.samples into the batch's memory, in the calling thread.
-Status read_batch(const Dataset& dataset, Batch& batch, Parts parts = {});
+// Reads these parts of batch.samples into the batch's memory, in so many threads.
+Status read_batch(const Dataset& dataset, Batch& batch, Parts parts = {}, std::size_t threads = 1);
 
 // One thread requests, takes and discards. The dataset must outlive the loader.
 class Loader {
  public:
+  struct Options {
+    std::size_t threads = 1;  // that read and decode a batch's samples
+    Augmentation augmentation = {};
+  };
   // At most `depth` batches are requested and not yet taken; that bounds the memory.
-  Loader(const Dataset& dataset, std::size_t depth);
+  Loader(const Dataset& dataset, std::size_t depth, const Options& options);
+  Loader(const Dataset& dataset, std::size_t depth) : Loader(dataset, depth, Options()) {}
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Asks for these samples (one or more). Never blocks; false when `depth` requests are already waiting.
-  bool request(std::span<const std::uint32_t> samples, Parts parts = {});
+  // Asks for these samples (one or more) as this epoch augments them. Never blocks; false when `depth` requests are
+  // already waiting.
+  bool request(std::span<const std::uint32_t> samples, Parts parts = {}, std::uint64_t epoch = 0);
   std::size_t waiting() const { return outstanding_; }
 
   // The oldest request's batch. Its samples now count as used: recording them in UseCounts is the caller's, here and
@@ -61,6 +68,7 @@ class Loader {
   struct Request {
     std::vector<std::uint32_t> samples;
     Parts parts;
+    std::uint64_t epoch = 0;
   };
   struct Done {
     Batch batch;
@@ -70,6 +78,7 @@ class Loader {
 
   const Dataset& dataset_;
   const std::size_t depth_;
+  const Options options_;
   std::size_t outstanding_ = 0;  // of the caller's thread alone
 
   std::mutex mutex_;  // guards all below

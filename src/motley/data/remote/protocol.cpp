@@ -25,6 +25,7 @@ constexpr std::uint32_t kMaxClasses = 1U << 24;
 constexpr std::size_t kMaxAnswerBytes = 4 << 20;
 constexpr std::size_t kMaxRequested = 65'536;  // samples of one request
 constexpr std::uint32_t kHashedSamples = 65'536;
+constexpr std::uint64_t kHashedBytes = std::uint64_t{256} << 20;
 
 tl::unexpected<Error> malformed(const char* what, std::size_t bytes) {
   return fail(ErrorCode::kCorrupt, "{} bytes are no {} of a data server", bytes, what);
@@ -67,13 +68,16 @@ Result<Description> describe(const data::Dataset& dataset) {
   description.target_width = dataset.target_width();
   description.categories = dataset.categories();
   if (const data::ByteFeatures* bytes = dataset.byte_features()) description.bytes = *bytes;
+  description.class_names = dataset.preprocessing().class_names;
   description.skipped = dataset.skipped();
   description.skipped.first.resize(std::min(description.skipped.first.size(), kMaxSkippedBytes));
   if (description.feature_count() > kMaxFeatures) {
     return fail(ErrorCode::kInvalidInput, "a sample has {} features; accepted from a data server: {}",
                 description.feature_count(), kMaxFeatures);
   }
-  const std::uint32_t count = std::min(description.size, kHashedSamples);
+  const auto affordable = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+      kHashedBytes / std::max<std::size_t>(1, sample_bytes(description, {})), 1, kHashedSamples));
+  const std::uint32_t count = std::min(description.size, affordable);
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto sample = static_cast<std::uint32_t>(std::uint64_t{i} * description.size / count);
     MOTLEY_ASSIGN(const auto bytes, pack(dataset, description, {{}, {sample}}));
@@ -142,6 +146,7 @@ static void fields(Archive& archive, Description& description) {
   archive.required("class_count", description.class_count, NumberIs::between(0, kMaxClasses));
   archive.required("target_width", description.target_width, NumberIs::between(1, kMaxFeatures));
   archive.required("categories", description.categories, kAtMostFeatures);
+  archive.required("class_names", description.class_names);
   archive.required("lines", description.skipped.lines);
   archive.required("first", description.skipped.first, NumberIs::between(0, kMaxSkippedBytes));
   archive.required("contents", description.contents);
@@ -161,7 +166,8 @@ Result<Description> decode_description(std::span<const std::byte> bytes) {
   const std::size_t pairs = description.bytes ? description.bytes->normalisation.mean.size() : 0;
   const bool has_classes = description.target_kind == TargetKind::kClass;
   if (features > kMaxFeatures || features + description.categories == 0 || (pairs > 1 && pairs != features) ||
-      has_classes != (description.class_count > 0)) {
+      has_classes != (description.class_count > 0) ||
+      (!description.class_names.empty() && description.class_names.size() != description.class_count)) {
     return malformed("description", bytes.size());
   }
   return description;

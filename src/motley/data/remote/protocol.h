@@ -48,6 +48,7 @@ struct Description {
   std::uint32_t target_width = 1;
   std::uint32_t categories = 0;
   std::optional<data::ByteFeatures> bytes;  // where features are bytes on the wire; else they are normalised floats
+  std::vector<std::string> class_names;     // Preprocessing::class_names
   data::Skipped skipped;
   std::uint64_t contents = 0;  // a hash of samples spread over the set: another number, other data
 
@@ -57,7 +58,7 @@ struct Description {
 inline constexpr std::size_t kMaxDescriptionBytes = std::size_t{1} << 30;
 inline constexpr std::size_t kDescriptionPieceBytes = 512 << 10;
 
-// Reads up to 65,536 samples for the hash.
+// Reads up to 65,536 samples and 256 MiB for the hash.
 Result<Description> describe(const data::Dataset& dataset);
 
 struct Read {

@@ -20,7 +20,9 @@ Error of_node(const net::Connection& connection, const Error& error) {
 }  // namespace
 
 RemoteDataset::RemoteDataset(DataServerAccess access, std::optional<Description> description)
-    : access_(std::move(access)), description_(std::move(description)) {}
+    : access_(std::move(access)), description_(std::move(description)) {
+  if (description_) preprocessing_.class_names = description_->class_names;
+}
 
 RemoteDataset::RemoteDataset(DataServerAccess access, Description description)
     : RemoteDataset(std::move(access), std::optional(std::move(description))) {}
@@ -31,6 +33,7 @@ Result<std::unique_ptr<RemoteDataset>> RemoteDataset::open(DataServerAccess acce
   const Deadline deadline = Deadline::after(access.join_seconds);
   std::unique_ptr<RemoteDataset> dataset(new RemoteDataset(std::move(access), std::nullopt));
   MOTLEY_TRY(dataset->connect(deadline));
+  dataset->preprocessing_.class_names = dataset->description_->class_names;
   return dataset;
 }
 

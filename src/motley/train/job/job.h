@@ -56,18 +56,30 @@ struct DataSpec {
   std::string test_targets;
   std::string target;
   std::string target_kind = "class";
+  std::int64_t num_classes = 0;
   std::string drop_columns;
   std::string categorical_columns;
+  std::string one_hot_columns;
+  std::string missing = "error";
+  bool missing_indicator = false;
   double max_malformed_fraction = 0;
+  std::string channels = "auto";
+  std::vector<std::int64_t> image_size = {224, 224};
+  bool grayscale = false;
+  std::int64_t crop_padding = 0;
+  bool horizontal_flip = false;
   double num_samples = 1e6;
   double num_categories = 1e6;
   double zipf = 1.05;
-  std::int64_t sequence_length = 64;
+  std::string token_dtype = "auto";
+  std::int64_t vocab_size = 0;
+  std::int64_t sequence_length = 0;
   double test_fraction = 0.1;
   bool normalise = true;
   std::string server;
   std::string token_file;
   std::int64_t prefetch = 2;
+  std::int64_t threads = 1;
 };
 
 // How long and on how much at once is trained; keys without a prefix.
@@ -233,6 +245,10 @@ Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::strin
 
 // Whether the keys agree, as far as they can be told without reading what they name.
 Status check_job(const Job& job);
+
+// Whether samples are tokens, or rows of a table with named columns.
+bool has_tokens(const DataSpec& data);
+bool has_columns(const DataSpec& data);
 
 // Whether the job's network is synthetic (model.name synthetic). Nothing is learnt: weights stay as they are, and are
 // neither evaluated nor kept.

@@ -1,5 +1,7 @@
 // What keys of a job say together: the rules that they may break, each with what would be accepted.
+#include <algorithm>
 #include <initializer_list>
+#include <vector>
 
 #include "motley/base/os/file.h"
 #include "motley/model/model_names.h"
@@ -126,17 +128,49 @@ Status check_inputs_of_model(const Job& job) {
   const bool needs_categories = model::is_ctr_model(model);
   const bool has_categories = data == "criteo" || data == "clicks" || !job.data.categorical_columns.empty();
   return check(
-      {{model == "transformer" && data != "text",
-        fmt::format("model.name: transformer reads tokens; accepted with it: data.name text, not {}", data)},
-       {!reads_all && data == "text" && model != "transformer",
-        fmt::format("model.name: {} reads no tokens; accepted with data.name text: transformer, exported", model)},
+      {{model == "transformer" && !has_tokens(job.data),
+        fmt::format("model.name: transformer reads tokens; accepted with it: data.name text or tokens, not {}", data)},
+       {!reads_all && has_tokens(job.data) && model != "transformer",
+        fmt::format("model.name: {} reads no tokens; accepted with data.name {}: transformer, exported", model, data)},
        {!reads_all && needs_categories && !has_categories,
-        fmt::format("data.name: {} has no categories for {} to look up; accepted: csv with data.categorical_columns, "
-                    "criteo, clicks",
-                    data, model)},
+        fmt::format(
+            "data.name: {} has no categories for {} to look up; accepted: a table with data.categorical_columns, "
+            "criteo, clicks",
+            data, model)},
        {!reads_all && has_categories && !needs_categories,
-        fmt::format("model.name: {} looks no categories up; accepted with this data: ctrdnn, 2emb, matchnet, nce",
+        fmt::format("model.name: {} looks no categories up; accepted with this data: ctrdnn, 2emb, matchnet, nce, or, "
+                    "of a table, data.one_hot_columns in place of data.categorical_columns",
                     model)}});
+}
+
+// Keys that say something of some formats only, where they are given with another one.
+Status check_keys_of_format(const DataSpec& data) {
+  struct Key {
+    const char* name;
+    bool is_given;
+    std::vector<const char*> formats;
+  };
+  const DataSpec defaults;
+  for (const Key& key : std::initializer_list<Key>{
+           {"categorical_columns", !data.categorical_columns.empty(), {"csv", "parquet", "arrow"}},
+           {"one_hot_columns", !data.one_hot_columns.empty(), {"csv", "parquet", "arrow"}},
+           {"missing", data.missing != "error", {"csv", "parquet", "arrow"}},
+           {"missing_indicator", data.missing_indicator, {"csv", "parquet", "arrow"}},
+           {"num_classes", data.num_classes != 0, {"idx", "npy", "csv", "parquet", "arrow"}},
+           {"channels", data.channels != "auto", {"npy"}},
+           {"image_size", data.image_size != defaults.image_size, {"image-folder"}},
+           {"grayscale", data.grayscale, {"image-folder"}},
+           {"crop_padding", data.crop_padding != 0, {"fashion-mnist", "idx", "npy", "image-folder"}},
+           {"horizontal_flip", data.horizontal_flip, {"fashion-mnist", "idx", "npy", "image-folder"}},
+           {"token_dtype", data.token_dtype != "auto", {"tokens"}},
+           {"vocab_size", data.vocab_size != 0, {"tokens"}},
+           {"sequence_length", data.sequence_length != 0, {"text", "tokens"}}}) {
+    if (key.is_given && std::ranges::find(key.formats, data.name) == key.formats.end()) {
+      return fail(ErrorCode::kInvalidInput, "data.{}: accepted with data.name {}, not {}", key.name,
+                  fmt::join(key.formats, ", "), data.name);
+    }
+  }
+  return {};
 }
 
 Status check_data_keys(const DataSpec& data) {
@@ -145,10 +179,18 @@ Status check_data_keys(const DataSpec& data) {
   return check(
       {{name == "fashion-mnist" && data.folder.empty(),
         "data.folder: fashion-mnist needs the folder of its four files"},
-       {!data.categorical_columns.empty() && name != "csv",
-        fmt::format("data.categorical_columns: accepted with data.name csv, not {}", name)},
+       {data.missing_indicator && (data.missing == "error" || data.missing == "drop"),
+        fmt::format("data.missing_indicator: accepted with data.missing mean, median or zero, not {}", data.missing)},
+       {data.image_size.size() > 2 || data.image_size.empty(),
+        fmt::format("data.image_size: {} numbers are given; accepted: height and width, such as [224, 224], or one for "
+                    "both",
+                    data.image_size.size())},
+       {data.target_kind == "label" && name != "idx" && name != "npy" && !has_columns(data),
+        fmt::format("data.target_kind: label is accepted with data.name idx, npy, csv, parquet and arrow, not {}",
+                    name)},
        {has_file && data.train.empty(), fmt::format("data.train: data.name {} needs the training file", name)},
-       {name == "csv" && data.target.empty(), "data.target: data.name csv needs the name of the target's column"},
+       {has_columns(data) && data.target.empty(),
+        fmt::format("data.target: data.name {} needs the name of the target's column", name)},
        {(name == "idx" || name == "npy") && data.train_targets.empty(),
         fmt::format("data.train_targets: data.name {} needs the file of the training targets", name)}});
 }
@@ -206,9 +248,18 @@ Status check_job(const Job& job) {
               "batch_split.fixed: batch_split.mode fixed needs the samples of each worker, such as [64, 128]"},
              {job.training.epochs == 0 && job.training.steps == 0, "epochs and steps are both 0; give one of them"}}));
   MOTLEY_TRY(check_inputs_of_model(job));
+  MOTLEY_TRY(check_keys_of_format(job.data));
   MOTLEY_TRY(check_data_keys(job.data));
   if (!model::is_ctr_model(job.model.name)) return {};
   return has_served_table(job) ? check_served_embeddings(job) : check_replicated_embeddings(job.embedding);
+}
+
+bool has_tokens(const DataSpec& data) {
+  return data.name == "text" || data.name == "tokens";
+}
+
+bool has_columns(const DataSpec& data) {
+  return data.name == "csv" || data.name == "parquet" || data.name == "arrow";
 }
 
 bool is_synthetic(const Job& job) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "motley/base/log.h"
 #include "motley/base/os/file.h"
 #include "motley/data/local/clicks.h"
 #include "motley/net/socket.h"
@@ -37,32 +38,78 @@ data::ClickSource make_click_source(const Job& job, bool training) {
   return source;
 }
 
-data::DatasetSource make_source(const Job& job, bool training) {
-  if (job.data.name == "fashion-mnist") return data::fashion_mnist(training, job.data.folder);
-  using Format = data::DatasetSource::Format;
-  data::DatasetSource source;
-  if (job.data.name == "text") {
-    source.format = Format::kText;
-    source.sequence = static_cast<std::uint32_t>(job.data.sequence_length);
-    if (!training && !job.data.test.empty()) {
-      source.features = job.data.test;
-      return source;
-    }
-    source.features = job.data.train.empty() ? data::kJargonFile : job.data.train;
-    if (job.data.test.empty()) (training ? source.text_end : source.text_begin) = 1 - job.data.test_fraction;
-    return source;
+// What the word of a choice stands for.
+template <class Value>
+Value find_value(const std::string& word, std::initializer_list<std::pair<std::string_view, Value>> words) {
+  for (const auto& [known, value] : words) {
+    if (known == word) return value;
   }
-  source.format = job.data.name == "idx"      ? Format::kIdx
-                  : job.data.name == "csv"    ? Format::kCsv
-                  : job.data.name == "criteo" ? Format::kCriteo
-                                              : Format::kNpy;
-  source.features = training ? job.data.train : job.data.test;
-  source.targets = training ? job.data.train_targets : job.data.test_targets;
-  source.target_column = job.data.target;
-  source.target_kind = job.data.target_kind == "class" ? data::TargetKind::kClass : data::TargetKind::kReal;
-  source.drop_columns = listed(job.data.drop_columns);
-  source.categories = listed(job.data.categorical_columns);
-  source.malformed_share = job.data.max_malformed_fraction;
+  MOTLEY_INVARIANT(false, "the choice '{}' stands for nothing", word);
+}
+
+data::DatasetSource::Format find_format(const std::string& name) {
+  using enum data::DatasetSource::Format;
+  return find_value<data::DatasetSource::Format>(name, {{"fashion-mnist", kIdx},
+                                                        {"idx", kIdx},
+                                                        {"csv", kCsv},
+                                                        {"parquet", kArrow},
+                                                        {"arrow", kArrow},
+                                                        {"npy", kNpy},
+                                                        {"image-folder", kImageFolder},
+                                                        {"text", kText},
+                                                        {"tokens", kTokens},
+                                                        {"criteo", kCriteo}});
+}
+
+void describe_table(const DataSpec& keys, data::DatasetSource& source) {
+  source.target_column = keys.target;
+  source.drop_columns = listed(keys.drop_columns);
+  source.categories = listed(keys.categorical_columns);
+  source.one_hot = listed(keys.one_hot_columns);
+  source.malformed_share = keys.max_malformed_fraction;
+  source.missing_indicator = keys.missing_indicator;
+  using enum data::MissingCells;
+  source.missing = find_value<data::MissingCells>(
+      keys.missing, {{"error", kError}, {"drop", kDrop}, {"mean", kMean}, {"median", kMedian}, {"zero", kZero}});
+}
+
+// The file of a text or of tokens: the test data are the end of the training data where they have no file.
+void describe_tokens(const DataSpec& keys, bool training, data::DatasetSource& source) {
+  source.sequence = static_cast<std::uint32_t>(keys.sequence_length);
+  source.class_count = keys.name == "tokens" ? static_cast<std::uint32_t>(keys.vocab_size) : 0;
+  using enum data::TokenType;
+  source.token_type =
+      find_value<data::TokenType>(keys.token_dtype, {{"auto", kAuto}, {"uint16", kUint16}, {"uint32", kUint32}});
+  if (!training && !keys.test.empty()) return;
+  source.features = keys.train.empty() ? data::kJargonFile : keys.train;
+  if (keys.test.empty()) (training ? source.text_end : source.text_begin) = 1 - keys.test_fraction;
+}
+
+// `training`: the training data; null: this is it.
+data::DatasetSource make_source(const Job& job, const data::Dataset* training) {
+  const DataSpec& keys = job.data;
+  const bool is_training = training == nullptr;
+  data::DatasetSource source;
+  source.format = find_format(keys.name);
+  source.features = is_training ? keys.train : keys.test;
+  source.targets = is_training ? keys.train_targets : keys.test_targets;
+  source.target_kind = keys.target_kind == "real" ? data::TargetKind::kReal : data::TargetKind::kClass;
+  source.labels = keys.target_kind == "label" ? data::ClassLabels::kLabel : data::ClassLabels::kAuto;
+  source.class_count = static_cast<std::uint32_t>(keys.num_classes);
+  using enum data::ChannelOrder;
+  source.channels =
+      find_value<data::ChannelOrder>(keys.channels, {{"auto", kAuto}, {"first", kFirst}, {"last", kLast}});
+  source.images = {static_cast<std::uint32_t>(keys.image_size.front()),
+                   static_cast<std::uint32_t>(keys.image_size.back()), keys.grayscale};
+  describe_table(keys, source);
+  if (has_tokens(keys)) describe_tokens(keys, is_training, source);
+  if (keys.name == "fashion-mnist") {
+    source = data::fashion_mnist(is_training, keys.folder);  // with its normalisation
+    if (!keys.normalise) source.normalisation = {};
+  } else {
+    source.normalise = keys.normalise && !has_tokens(keys);
+  }
+  if (!is_training) source.preprocessing = &training->preprocessing();
   return source;
 }
 
@@ -73,18 +120,9 @@ Result<std::unique_ptr<data::Dataset>> open_files(const data::DatasetSource& sou
   return dataset;
 }
 
-Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, bool training, std::uint32_t class_count) {
-  if (job.data.name == "clicks") return data::make_clicks(make_click_source(job, training));
-  data::DatasetSource source = make_source(job, training);
-  source.class_count = class_count;
-  // Measured on the training data; fashion-mnist brings its own, and tokens have none.
-  if (!job.data.normalise || job.data.name == "text") {
-    source.normalisation = {};
-  } else if (job.data.name != "fashion-mnist") {
-    MOTLEY_ASSIGN(const auto plain, open_files(make_source(job, true)));
-    MOTLEY_ASSIGN(source.normalisation, data::measure_normalisation(*plain));
-  }
-  return open_files(source);
+Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, const data::Dataset* training) {
+  if (job.data.name == "clicks") return data::make_clicks(make_click_source(job, training == nullptr));
+  return open_files(make_source(job, training));
 }
 
 Result<std::unique_ptr<data::Dataset>> open_at_server(const Job& job, data::Set set) {
@@ -95,17 +133,17 @@ Result<std::unique_ptr<data::Dataset>> open_at_server(const Job& job, data::Set 
 }  // namespace
 
 Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job) {
-  return job.data.server.empty() ? open_data(job, true, 0) : open_at_server(job, data::Set::kTraining);
+  return job.data.server.empty() ? open_data(job, nullptr) : open_at_server(job, data::Set::kTraining);
 }
 
 bool has_test_data(const Job& job) {
   return job.data.name == "fashion-mnist" || job.data.name == "clicks" || !job.data.test.empty() ||
-         (job.data.name == "text" && job.data.test_fraction > 0);
+         (has_tokens(job.data) && job.data.test_fraction > 0);
 }
 
 Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training) {
   if (!job.data.server.empty()) return open_at_server(job, data::Set::kTest);
-  MOTLEY_ASSIGN(auto test, open_data(job, false, training.class_count()));
+  MOTLEY_ASSIGN(auto test, open_data(job, &training));
   if (test->feature_shape() != training.feature_shape() || test->target_width() != training.target_width()) {
     return fail(ErrorCode::kInvalidInput,
                 "data.test: a sample has {} features and {} target values; the training data has {} and {}",
@@ -114,16 +152,30 @@ Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data
   return test;
 }
 
+Result<data::Augmentation> make_augmentation(const Job& job, const data::Dataset& training) {
+  const data::Augmentation augmentation{.crop_padding = static_cast<std::uint32_t>(job.data.crop_padding),
+                                        .horizontal_flip = job.data.horizontal_flip,
+                                        .seed = static_cast<std::uint64_t>(job.seed)};
+  if (augmentation.is_none() || training.feature_shape().size() == 3) return augmentation;
+  return fail(ErrorCode::kInvalidInput,
+              "data.{}: samples have the shape [{}]; accepted with images, channels x height x width",
+              job.data.horizontal_flip ? "horizontal_flip" : "crop_padding", fmt::join(training.feature_shape(), ", "));
+}
+
 std::string data_keys(const Job& job) {
+  // What a worker does for itself.
+  constexpr std::string_view kOwn[] = {"data.server",  "data.token_file",   "data.prefetch",
+                                       "data.threads", "data.crop_padding", "data.horizontal_flip"};
   std::string text;
   for (const auto& entry : Job::options().entries()) {
     const std::string& key = entry.text.key;
-    const bool is_data =
-        key.starts_with("data.") && key != "data.server" && key != "data.token_file" && key != "data.prefetch";
+    const bool is_data = key.starts_with("data.") && std::ranges::find(kOwn, key) == std::end(kOwn);
     if ((!is_data || key == "data.folder") && !(key == "seed" && job.data.name == "clicks")) continue;
     const std::string value = Job::options().get(job, entry);
     const bool is_file = key.starts_with("data.train") || key == "data.test" || key == "data.test_targets";
-    text += fmt::format("{}: {}\n", key, is_file ? std::filesystem::path(value).filename().string() : value);
+    std::filesystem::path path = value;
+    if (!path.has_filename()) path = path.parent_path();  // a folder with a slash behind it
+    text += fmt::format("{}: {}\n", key, is_file ? path.filename().string() : value);
   }
   return text;
 }
@@ -157,6 +209,10 @@ Result<RunningDataServer> serve_data(Job job, const std::string& listen, const s
   if (has_test_data(job)) {
     MOTLEY_ASSIGN(data.test, open_test_data(job, *data.training));
   }
+  for (const auto* dataset : {data.training.get(), data.test.get()}) {
+    if (dataset == nullptr) continue;
+    for (const std::string& note : dataset->notes()) spdlog::info("{}", note);
+  }
   MOTLEY_ASSIGN(const auto encryption, read_encryption(job));
   MOTLEY_ASSIGN(auto server,
                 data::DataServer::start({.listen = endpoint, .encryption = encryption}, *token, std::move(data)));
@@ -174,14 +230,21 @@ Status check_data(const Job& job) {
     const auto token = access.token();
     return token ? Status() : fail(token.error());
   }
+  const DataSpec& data = job.data;
   std::vector<std::pair<std::string, std::filesystem::path>> files;
-  for (const bool training : {true, false}) {
-    if (job.data.name != "clicks" && (training || has_test_data(job))) {
-      const data::DatasetSource source = make_source(job, training);
-      const std::string key = job.data.name == "fashion-mnist" ? "data.folder" : training ? "data.train" : "data.test";
-      files.emplace_back(key, source.features);
-      files.emplace_back(job.data.name == "fashion-mnist" ? key : key + "_targets", source.targets);
+  if (data.name == "fashion-mnist") {
+    for (const bool training : {true, false}) {
+      const data::DatasetSource source = data::fashion_mnist(training, data.folder);
+      files.insert(files.end(), {{"data.folder", source.features}, {"data.folder", source.targets}});
     }
+  } else if (data.name == "text" && data.train.empty()) {
+    files.emplace_back("data.train", data::kJargonFile);
+  }
+  if (data.name != "fashion-mnist" && data.name != "clicks") {
+    files.insert(files.end(), {{"data.train", data.train},
+                               {"data.train_targets", data.train_targets},
+                               {"data.test", data.test},
+                               {"data.test_targets", data.test_targets}});
   }
   for (const auto& [key, file] : files) {
     if (!file.empty() && !std::ifstream(file)) {

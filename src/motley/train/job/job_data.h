@@ -6,6 +6,7 @@
 #include <string>
 
 #include "motley/base/result.h"
+#include "motley/data/local/augmentation.h"
 #include "motley/data/local/dataset.h"
 #include "motley/data/remote/data_server.h"
 #include "motley/data/remote/remote_dataset.h"
@@ -15,8 +16,11 @@ namespace motley::train {
 
 Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job);
 bool has_test_data(const Job& job);
-// Normalised as the training data is.
+// With the training data's preprocessing.
 Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training);
+
+// How training samples are varied at random, which must be images.
+Result<data::Augmentation> make_augmentation(const Job& job, const data::Dataset& training);
 
 // How a job that reads alone gets at its data server (data.server). A worker of several puts in who it is.
 Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set);

@@ -164,6 +164,7 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
                .gradient_sync = facts.gradient_sync,
                .global_batch_size = job.training.global_batch_size,
                .training_samples = facts.training_samples,
+               .class_names = facts.class_names,
                .price_per_hour = price_per_hour(cluster)};
   if (facts.plan != nullptr) {
     file.planned = PlannedFiles{.plan = "plan.json"};

@@ -62,6 +62,7 @@ class RunDirectory {
 struct RunFacts {
   std::string gradient_sync;
   std::uint64_t training_samples = 0;
+  std::vector<std::string> class_names;
   std::int64_t done_steps = 0;           // of a run that is resumed, and
   double done_seconds = 0;               // what its attempts took so far
   const planning::Plan* plan = nullptr;  // that workers follow

@@ -57,7 +57,11 @@ Status SampleAudit::restore(const std::string& counts, std::int64_t not_used_onc
 
 SampleReader::SampleReader(const RankContext& context, const data::Dataset& dataset, SampleAudit& audit,
                            Options options)
-    : context_(context), dataset_(dataset), audit_(audit), options_(options), loader_(dataset, 1 + options.prefetch) {}
+    : context_(context),
+      dataset_(dataset),
+      audit_(audit),
+      options_(options),
+      loader_(dataset, 1 + options.prefetch, options.loader) {}
 
 void SampleReader::start(data::Parts parts, bool counts) {
   loader_.discard();
@@ -74,7 +78,7 @@ Result<data::Batch> SampleReader::read(const Step& step, std::span<const std::ui
   } else {
     loader_.discard();
     ahead_.clear();
-    loader_.request(samples, parts_);
+    loader_.request(samples, parts_, step.ledger.epoch);
   }
   MOTLEY_ASSIGN(data::Batch batch, loader_.take(context_.step_deadline()));
   if (counts_ && audit_.records_all()) {  // later, what all ranks say that they have used
@@ -97,7 +101,7 @@ void SampleReader::read_ahead(const BatchPlan& plan, const Step& step) {
   while (ahead_.size() < options_.prefetch) {
     std::vector<std::uint32_t> samples =
         plan.samples_ahead(step, context_.rank, static_cast<std::uint32_t>(ahead_.size()) + 1);
-    if (samples.empty() || !loader_.request(samples, parts_)) {
+    if (samples.empty() || !loader_.request(samples, parts_, step.ledger.epoch)) {
       return;
     }
     ahead_.push_back(std::move(samples));

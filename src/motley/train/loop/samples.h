@@ -56,6 +56,7 @@ class SampleReader {
   struct Options {
     std::size_t prefetch = 0;  // batches that are read ahead
     bool remote = false;       // from a data server, so that reading is waiting
+    data::Loader::Options loader = {};
   };
   // All that is referred to must outlive this object.
   SampleReader(const RankContext& context, const data::Dataset& dataset, SampleAudit& audit, Options options);

@@ -180,7 +180,7 @@ class JobProfiler {
     step_.optimizer = make_optimizer_spec(job_);
     step_.autocast = job_.precision == "bfloat16";
     step_.bucket_bytes = static_cast<std::size_t>(job_.gradient_sync.bucket_size);
-    step_.tokens = job_.data.name == "text" ? data->class_count() : 0;
+    step_.tokens = has_tokens(job_.data) ? data->class_count() : 0;
     if (const auto layout = nn::lookup_layout(spec)) {  // numbers that any table has
       step_.tokens = layout->rows > 0 ? std::min(layout->rows, nn::kSmallTableRows) : nn::kSmallTableRows;
     }

@@ -45,6 +45,8 @@ static void fields(Archive& archive, RunFile& run) {
   archive.defaulted("gradient_sync", run.gradient_sync);
   archive.defaulted("global_batch_size", run.global_batch_size, "samples of a step");
   archive.defaulted("training_samples", run.training_samples);
+  archive.defaulted("class_names", run.class_names,
+                    "of data with labels: the label of class 0, of class 1 and so on, which are the network's outputs");
   archive.defaulted("price_per_hour", run.price_per_hour,
                     "of all workers' devices, by the cluster file; null: not every one has a price");
   archive.defaulted("planned", run.planned,

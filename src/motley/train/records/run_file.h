@@ -41,6 +41,7 @@ struct RunFile {
   std::string gradient_sync;
   std::int64_t global_batch_size = 0;    // 0: not known
   std::uint64_t training_samples = 0;    // likewise
+  std::vector<std::string> class_names;  // in the order of classes; empty: they have none
   std::optional<double> price_per_hour;  // of all workers' devices; none where not every one has a price
   std::optional<PlannedFiles> planned;
   std::vector<RunAttempt> attempts;  // one, and another one for each time that it was resumed

@@ -50,6 +50,11 @@ Status RankData::open(net::Session& session, collective::Group& group, bool writ
                    data == train_.get() ? "training" : "test", data->skipped().first);
     }
   }
+  for (const auto* data : {train_.get(), test_.get()}) {
+    if (!writes || data == nullptr) continue;
+    for (const std::string& note : data->notes()) spdlog::info("{}", note);
+  }
+  MOTLEY_ASSIGN(augmentation_, make_augmentation(job_, *train_));
   const double steps_an_epoch =
       std::ceil(static_cast<double>(train_->size()) / static_cast<double>(job_.training.global_batch_size));
   steps_ = job_.training.steps > 0 ? job_.training.steps
@@ -60,8 +65,12 @@ Status RankData::open(net::Session& session, collective::Group& group, bool writ
 void RankData::start(const RankContext& context, bool records_all) {
   audit_.emplace(train_->size());
   if (records_all) audit_->record_all();
+  // A data server is asked by one thread.
+  const std::size_t threads = is_remote() ? 1 : static_cast<std::size_t>(job_.data.threads);
   reader_.emplace(context, *train_, *audit_,
-                  SampleReader::Options{static_cast<std::size_t>(job_.data.prefetch), is_remote()});
+                  SampleReader::Options{.prefetch = static_cast<std::size_t>(job_.data.prefetch),
+                                        .remote = is_remote(),
+                                        .loader = {.threads = threads, .augmentation = augmentation_}});
 }
 
 }  // namespace motley::train

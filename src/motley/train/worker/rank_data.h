@@ -38,6 +38,7 @@ class RankData {
   std::unique_ptr<data::Dataset> train_;
   std::unique_ptr<data::Dataset> test_;
   std::int64_t steps_ = 0;
+  data::Augmentation augmentation_;
   std::optional<SampleAudit> audit_;
   std::optional<SampleReader> reader_;
 };

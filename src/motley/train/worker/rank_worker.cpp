@@ -268,6 +268,7 @@ Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
   MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
   RunFacts facts{.gradient_sync = replica_->sync->name(),
                  .training_samples = data_.train().size(),
+                 .class_names = data_.train().preprocessing().class_names,
                  .done_steps = progress_.step,
                  .done_seconds = before.seconds};
   if (layout_) {
