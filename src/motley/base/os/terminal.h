@@ -1,5 +1,6 @@
 // What a process's output is shown on: whether that is a terminal, how wide it is, and words whose colour says what
-// they mean. On anything else, and where the variable NO_COLOR is set or forbid_color() was called, text stays as it is.
+// they mean. On anything else, and where the variable NO_COLOR is set or forbid_color() was called, text stays as it
+// is.
 #pragma once
 
 #include <string>
