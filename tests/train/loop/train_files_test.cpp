@@ -136,7 +136,7 @@ TEST(Timeline, RecordsOnlyEveryNthStepAfterTheFirst) {
 
 TEST(Timeline, MergesRanksIntoOneTraceWithoutOverlapOnAThread) {
   Folder folder;
-  std::vector<fs::path> parts;
+  std::vector<TimelinePart> parts;
   Random random(3);
   std::size_t recorded = 0;
   double first = 1e300;
@@ -192,13 +192,31 @@ TEST(Timeline, MergesRanksIntoOneTraceWithoutOverlapOnAThread) {
   }
 }
 
+TEST(Timeline, IsDrawnByOneClock) {
+  Folder folder;
+  std::vector<TimelinePart> parts;
+  for (const auto& [rank, ahead] : {std::pair(0, 0.0), {1, 5000.0}, {2, -70.0}}) {
+    TimelineRecorder recorder(rank);
+    recorder.record(Phase::kForward, 1, 100 + ahead + rank, 103 + ahead + rank);  // each begins a second after the other
+    ASSERT_TRUE(recorder.write_part(folder.path));
+    parts.push_back({timeline_part(folder.path, rank), ahead});
+  }
+  ASSERT_TRUE(merge_timelines(parts, folder.path / "timeline.json"));
+  std::map<int, double> begins;
+  const auto trace = nlohmann::json::parse(*read_file(folder.path / "timeline.json"));
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X") begins[event.at("pid").get<int>()] = event.at("ts").get<double>();
+  }
+  EXPECT_THAT(begins, testing::ElementsAre(std::pair(0, 0.0), std::pair(1, 1e6), std::pair(2, 2e6)));
+}
+
 TEST(Timeline, SaysWhichPartIsDamaged) {
   Folder folder;
   const fs::path part = timeline_part(folder.path, 4);
   for (const char* text :
        {"", "{}", R"({"rank":0,"name":"","spans":[["dreaming",0,1,2]]})", R"({"rank":0,"name":"","spans":[[]]})"}) {
     ASSERT_TRUE(write_file(part, text));
-    const auto merged = merge_timelines({{part}}, folder.path / "timeline.json");
+    const auto merged = merge_timelines({TimelinePart{.file = part}}, folder.path / "timeline.json");
     ASSERT_FALSE(merged) << text;
     EXPECT_THAT(merged.error().message, testing::HasSubstr("timeline-rank-4.json"));
     EXPECT_FALSE(fs::exists(folder.path / "timeline.json"));
