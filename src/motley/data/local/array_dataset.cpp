@@ -62,10 +62,15 @@ class ArrayDataset final : public Dataset {
   void copy_numbers(std::size_t sample, std::span<T> into) const {
     const SampleNumbers& from = contents_.features;
     const char* const begin = from.begin + sample * from.sample_stride * sizeof(Stored);
-    for (std::size_t k = 0; k < into.size(); ++k) {
+    const auto copy = [&](std::size_t k, std::uint64_t offset) {
       Stored value;
-      std::memcpy(&value, begin + (from.offsets.empty() ? k : from.offsets[k]) * sizeof(Stored), sizeof(Stored));
+      std::memcpy(&value, begin + offset * sizeof(Stored), sizeof(Stored));
       into[k] = static_cast<T>(value);
+    };
+    if (from.offsets.empty()) {
+      for (std::size_t k = 0; k < into.size(); ++k) copy(k, k);
+    } else {
+      for (std::size_t k = 0; k < into.size(); ++k) copy(k, from.offsets[k]);
     }
   }
 

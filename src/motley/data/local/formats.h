@@ -42,11 +42,11 @@ bool is_missing(std::string_view cell);
 
 // What columns of a table hold that are no numbers, by name. A column has one of these roles.
 struct TableRoles {
-  std::string target;
-  std::vector<std::string> dropped;     // neither feature nor target
-  std::vector<std::string> categories;  // any text, which becomes an id
-  std::vector<std::string> one_hot;     // any text, which becomes a 0/1 feature for each value
-  bool may_miss = false;                // cells of numbers may be missing (is_missing); else such a row is malformed
+  std::string target = {};
+  std::vector<std::string> dropped = {};     // neither feature nor target
+  std::vector<std::string> categories = {};  // any text, which becomes an id
+  std::vector<std::string> one_hot = {};     // any text, which becomes a 0/1 feature for each value
+  bool may_miss = false;  // cells of numbers may be missing (is_missing); else such a row is malformed
 };
 
 // A table with a header: comma-separated, cells quoted with " where needed (RFC 4180). Columns of texts are taken
