@@ -164,8 +164,8 @@ class DataFormats(Scenario):
         Image.fromarray(pixels).save(path, **options)
 
     def read_pixels(self, *flags):
-        """What the network is given of the folder's only image: a step moves the weights of a hidden value by the pixels times what it
-        moves its bias by."""
+        """What the network is given of the folder's only image: the gradient of a hidden value's weights is that of its bias times the
+        pixels."""
         common = (*flags, "--global-batch-size", 1, "--model.outputs", 2)
         self.train("before", *common, "--optimizer.learning-rate", 1e-30, "--overwrite")
         self.train("after", *common, "--overwrite")
