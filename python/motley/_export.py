@@ -26,6 +26,8 @@ from typing import Any
 
 import torch
 
+from ._arguments import CommandParser, log_level
+
 _TYPES = {"float32": torch.float32, "int64": torch.int64, "int32": torch.int32}
 _SAMPLES = 4  # of the batch that is recorded; with another number the result is compared
 _FLAGS = ("train", "training", "use_input_stats")  # arguments of operators that say that a module trains
