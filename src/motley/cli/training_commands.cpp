@@ -248,6 +248,7 @@ struct TrainArguments {
         {{"keys", kBoolean, "print the keys of a job file as a table (docs/reference/job.md) and end"},
          &TrainArguments::keys},
         {{"schema", kBoolean, "print the JSON Schema of a job file (docs/schema) and end"}, &TrainArguments::schema},
+        {json_option(), &TrainArguments::json},
     };
     return options;
   }
