@@ -7,6 +7,7 @@
 
 #include "bench/row_list.h"
 #include "motley/base/os/process.h"
+#include "motley/base/text.h"
 
 namespace motley::bench {
 namespace {
@@ -31,7 +32,7 @@ Listed read_help(const std::string& help) {
     if (std::regex_match(line, begins)) {
       listed.flags.push_back(line);
     } else if (is_in_flag && goes_on) {
-      listed.flags.back() += " " + line;
+      listed.flags.back() += " " + std::string(trimmed(line));
     } else if (is_in_commands && is_indented && !goes_on) {
       listed.commands.push_back(line.substr(2, line.find(' ', 2) - 2));
     }
@@ -43,7 +44,7 @@ Listed read_help(const std::string& help) {
 
 // A flag whose line has its type (or that it is a switch) and its default (or that it is required).
 bool is_complete(const std::string& flag) {
-  static const std::regex type(R"(^  (-[a-zA-Z], )?--[a-z.-]+(\[=| [A-Z{]).*)");
+  static const std::regex type(R"(^  (-[a-zA-Z], )?--[a-z.-]+(\[=| [A-Z{]| true\|false ).*)");
   static const std::regex note(R"(.*\[(required|(switch; )?default: .+)\]\s*)");
   return std::regex_match(flag, note) && (std::regex_match(flag, type) || flag.find("[switch; ") != std::string::npos);
 }
