@@ -16,7 +16,8 @@ from ranks import run_scripts
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "examples/pipeline"
 COMMANDS = [[], ["check"], ["profile"], ["plan"], ["simulate"], ["train"], ["launch"], ["run"], ["export"], ["schedule"],
-            ["schedule", "simulate"], ["schedule", "serve"], ["schedule", "submit"], ["server"], ["data-server"], ["report"], ["completion"]]
+            ["schedule", "simulate"], ["schedule", "serve"], ["schedule", "submit"], ["server"], ["data-server"], ["report"],
+            ["completion"]]
 PYTHON = [sys.executable, "-m", "motley"]
 
 
@@ -115,7 +116,7 @@ class PackageCommands(unittest.TestCase):
                 self.assertGreater(len(flags), 5)
                 for flag, text in flags:
                     if flag != "help":
-                        self.assertRegex(text.replace("\n", " "), r"^ +[A-Z].*\[(default: .*|required)\]$|\[switch; default: off\]$", flag)
+                        self.assertRegex(" ".join(text.split()), r"^[A-Z].*\[(default: .*|required)\]$|\[switch; default: off\]$", flag)
 
     def test_mistyped_and_old_flags_are_answered_with_those_that_were_meant(self):
         for words, meant in ((("launch", "--wrokers", "2", "x.py"), "motley launch: unknown flag '--wrokers'; did you mean '--workers'?"),

@@ -97,11 +97,12 @@ class SameAsTheProgram(FolderTest):
         self.assertEqual(schedule.csv, self.read("jobs.csv"))
 
     def test_keywords_and_defaults_are_those_of_the_flags(self):
-        outputs = {"help", "version", "quiet", "verbose", "no_color", "overwrite", "output", "html", "json", "csv", "timeline", "save_trace",
-                   "repetitions"}
+        outputs = {"help", "version", "quiet", "verbose", "no_color", "overwrite", "output", "html", "json", "csv", "timeline",
+                   "save_trace", "repetitions"}
         for function, words in ((motley.plan, ["plan"]), (motley.simulate, ["simulate"]), (motley.schedule, ["schedule", "simulate"])):
             lines = re.findall(r"(?m)^  (?:-h, )?--([a-z-]+)((?:.|\n   )*)", self.program(*words, "--help"))
-            flags = {name.replace("-", "_"): (re.findall(r"\[default: ([^\]]+)\]", text) or [""])[0] for name, text in lines}
+            said = {name.replace("-", "_"): " ".join(text.split()) for name, text in lines}
+            flags = {name: (re.findall(r"\[default: ([^\]]+)\]", text) or [""])[0] for name, text in said.items()}
             parameters = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()
                           if name not in ("plan", "trace") or function is motley.plan}
             self.assertEqual(set(parameters), set(flags) - outputs, words)
