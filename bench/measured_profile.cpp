@@ -31,7 +31,10 @@ Result<model::Profile> measure_profile(const BenchOptions& options, const std::f
 }
 
 void contend(model::DeviceProfile& device, double workers) {
-  slow_down(device.layers, 1 + (workers - 1) * (1 - device.compute_fraction));
+  const double factor = 1 + (workers - 1) * (1 - device.compute_fraction);
+  slow_down(device.layers, factor);
+  device.overheads.data.fixed *= factor;
+  device.overheads.data.per_sample *= factor;
 }
 
 void slow_down(std::span<model::LayerTime> layers, double factor) {

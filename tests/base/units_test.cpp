@@ -51,6 +51,7 @@ TEST(Units, FormatsShortly) {
   EXPECT_EQ(format_bytes(46.8e6), "46.8 MB");
   EXPECT_EQ(format_seconds(0.0123), "12.3 ms");
   EXPECT_EQ(format_seconds(65), "1 min 5 s");
+  EXPECT_EQ(format_seconds(0), "0 s");
   EXPECT_EQ(format_number(20000), "20,000");
   EXPECT_EQ(format_number(-1234567.4), "-1,234,567");
   EXPECT_EQ(format_number(999.97), "1,000");

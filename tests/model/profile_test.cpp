@@ -65,8 +65,11 @@ Json complete() {
       "communication_fraction": 1, "fractions_origin": "fitted", "fractions_rule": "1 and 2 workers", "layers": [
         {"forward": {"fixed": 0.1, "per_sample": 0.01}, "backward": {"fixed": 0.2, "per_sample": 0.02},
          "measurements": [{"batch_size": 4, "forward_seconds": 1, "backward_seconds": 2, "spread": 0.1}],
-         "update_seconds": 0.03},
-        {"forward": {}, "backward": {}}]}],
+         "update_seconds": 0.03, "spread": 0.05},
+        {"forward": {}, "backward": {}}],
+      "overheads": {"data": {"fixed": 0.3, "per_sample": 0.04}, "framework_fraction": 0.5},
+      "noise": {"pass_spread": 0.06, "drift": -0.07, "load_average": 1.5, "others_fraction": 0.25,
+                "stolen_fraction": 0.125}}],
     "links": [{"from": "gpu", "to": "gpu", "bytes_per_second": 1e9, "latency_seconds": 1e-6, "origin": "measured"}]
   })";
   return Json::parse(text);
@@ -114,7 +117,9 @@ TEST(Profile, ReadsEachFieldIntoItsPlace) {
                                     .communication_fraction = 1,
                                     .fractions_origin = Origin::kFitted,
                                     .fractions_rule = "1 and 2 workers",
-                                    .layers = {{{0.1, 0.01}, {0.2, 0.02}, {{4, 1, 2, 0.1}}, 0.03}, {}}}));
+                                    .layers = {{{0.1, 0.01}, {0.2, 0.02}, {{4, 1, 2, 0.1}}, 0.03, 0.05}, {}},
+                                    .overheads = {{0.3, 0.04}, 0.5},
+                                    .noise = Noise{0.06, -0.07, 1.5, 0.25, 0.125}}));
   EXPECT_DOUBLE_EQ(device->layers[0].backward.at(10), 0.4);
   EXPECT_EQ(profile->links, (std::vector<ProfiledLink>{{"gpu", "gpu", 1e9, 1e-6, Origin::kMeasured}}));
 }
@@ -275,6 +280,50 @@ TEST(Profile, EstimateIsTheRoofline) {
   EXPECT_EQ(arithmetic->compute_fraction, 0.9);
   EXPECT_EQ(arithmetic->communication_fraction, 0.8);
   EXPECT_TRUE(parse_profile(to_json(profile), "estimate.json"));
+}
+
+// Three layers and the loss, in round numbers.
+Profile with_overheads() {
+  Profile profile{.batch = 10};
+  for (const char* name : {"first", "second", "third", kStepLayer}) {
+    profile.graph.layers.push_back({.name = name});
+    if (profile.graph.layers.size() > 1) {
+      profile.graph.layers.back().inputs = {static_cast<int>(profile.graph.layers.size()) - 2};
+    }
+  }
+  DeviceProfile device{.type = "cpu"};
+  device.layers = {{{0, 1}, {0, 1}, {}}, {{0, 3}, {0, 3}, {}}, {{0, 1}, {0, 1}, {}}, {{5, 0}, {}, {}, 7}};
+  device.layers[1].measurements = {{10, 30, 30, 0.2}};
+  device.layers[2].measurements = {{10, 10, 10, 0.4}};
+  device.overheads = {.data = {0, 2}, .framework_fraction = 0.5};
+  profile.devices = {device};
+  return profile;
+}
+
+TEST(Profile, OverheadsArePartOfTheLayersWhereTheyOccurAndKeptApart) {
+  const Profile planned = without_step_layer(with_overheads());
+  ASSERT_EQ(planned.graph.layers.size(), 3U);
+  const std::vector<LayerTime>& layers = planned.devices[0].layers;
+  // Of 100 s in all layers 20, 60 and 20 are the layers' own, and the framework takes half of each besides.
+  const double own[] = {20, 60, 20}, overhead[] = {20 + 10, 30, 10 + 5};
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_DOUBLE_EQ(layers[i].own_seconds(10), own[i]);
+    EXPECT_DOUBLE_EQ(layers[i].overhead.at(10), overhead[i]);
+    EXPECT_DOUBLE_EQ(layers[i].forward.at(10) + layers[i].backward.at(10), own[i] + overhead[i]);
+  }
+  EXPECT_DOUBLE_EQ(planned.devices[0].once_seconds, 7);
+  EXPECT_EQ(without_step_layer(planned), planned) << "once is enough";
+  const Profile coarse = coarsen(planned, 2);
+  EXPECT_DOUBLE_EQ(coarse.devices[0].layers[0].own_seconds(10) + coarse.devices[0].layers[1].own_seconds(10), 100);
+  EXPECT_DOUBLE_EQ(coarse.devices[0].once_seconds, 7);
+  EXPECT_EQ(describe_overheads(with_overheads(), with_overheads().devices[0]),
+            "loss 5 s, data 20 s, framework 50 s of a pass of 10 samples; other work 7 s of a step");
+}
+
+TEST(Profile, SpreadsOfLayersThatAreJoinedAreWeighedByTheirTime) {
+  const Profile whole = coarsen(without_step_layer(with_overheads()), 1);
+  // 0 of 20 s, 0.2 of 60 s and 0.4 of 20 s.
+  EXPECT_DOUBLE_EQ(whole.devices[0].layers[0].relative_spread(), (0.2 * 60 + 0.4 * 20) / 100);
 }
 
 TEST(Profile, CoarseningSumsTimes) {

@@ -29,7 +29,7 @@ class LiveJobs(LiveService):
         self.schedule("submit", "--name", "other", "--estimated-duration", "5s", "--restart-cost", 0, "--",
                       "bash", "-c", f"until [ -e {self.state}/enough ]; do sleep 0.1; done")
         self.wait_until("train", "running", 1)
-        self.assertIn("shrunk from 2 to 1 workers for other", self.schedule("why", "train"))
+        self.assertIn("shrunk from 2 to 1 worker for other", self.schedule("why", "train"))
         service.send_signal(signal.SIGKILL)
         service.wait()
         self.serve(*flags)
@@ -59,6 +59,55 @@ class LiveJobs(LiveService):
         self.assertIn("cancelled", self.schedule("cancel", "large"))
         self.schedule("cancel", "small")
         self.wait_until("small", "cancelled")
+
+    def test_jobs_are_reached_by_number_and_their_output_is_printed(self):
+        self.serve("--cluster", "1x2")
+        submitted = self.schedule("submit", "--name", "talks", "--estimated-duration", "5s", "--",
+                                  "bash", "-c", f"echo first; until [ -e {self.folder}/go ]; do sleep 0.1; done; echo last")
+        number = submitted.split()[-1]
+        self.wait_until("talks", "running")
+        self.wait_for(lambda: "first" in self.schedule("logs", "talks"), "the first line")
+        follower = subprocess.Popen([BINARY, "schedule", "logs", number, "--follow", "--state-dir", self.state],
+                                    stdout=subprocess.PIPE, text=True)
+        self.addCleanup(follower.kill)
+        (self.folder / "go").touch()
+        self.assertEqual(follower.communicate(timeout=60)[0], "first\nlast\n")
+        self.assertEqual(follower.returncode, 0)
+        self.wait_until("talks", "completed")
+        why = self.schedule("why", number)
+        self.assertIn("talks is completed", why)
+        self.assertRegex(why, r"last change: completed after .* with 1 worker\n")
+
+        again = self.schedule("submit", "--name", "talks", "--estimated-duration", "5s", "--",
+                              "bash", "-c", "echo goes wrong; exit 3")
+        self.assertNotEqual(again.split()[-1], number)
+        self.wait_for(lambda: "failed" in self.schedule("why", "talks"), "the second job's end")
+        why = self.schedule("why", "talks")
+        self.assertIn("it failed 1 time, last", why)
+        self.assertIn("its command ended with exit code 3", why)
+        self.assertIn("    goes wrong\n", why)
+        self.assertIn("/attempt-1/output", why)
+        self.assertEqual(self.schedule("logs", number), "first\nlast\n", "the former job's is still there")
+        self.schedule("submit", "--name", "waits", "--workers", 2, "--estimated-duration", "60s", "--", "sleep", 60)
+        waits = self.schedule("submit", "--name", "waits-too", "--workers", 2, "--estimated-duration", "60s", "--", "sleep", 60)
+        self.assertIn("has not been started", self.schedule("logs", "waits-too", expect=1))
+        self.assertIn("cancelled", self.schedule("cancel", waits.split()[-1]))
+        self.assertIn("accepted: 1 to 1", self.schedule("logs", number, "--attempt", 2, expect=2))
+        self.schedule("cancel", "waits")
+
+    def test_a_command_that_cannot_tell_its_workers_takes_as_long_as_it_says(self):
+        self.serve("--cluster", "1x4")
+        self.schedule("submit", "--name", "sleeps", "--max-workers", 4, "--estimated-duration", "60s", "--", "sleep", 60)
+        self.wait_until("sleeps", "running", 1)
+        why = self.schedule("why", "sleeps")
+        self.assertRegex(why, r"expected to be done in (1 min 0 s|[3-5]\d(\.\d)? s)\n")
+        self.assertIn("one device more would not make it done sooner", why)
+        self.schedule("submit", "--name", "declares", "--max-workers", 2, "--speedup", "2:2", "--estimated-duration", "60s", "--",
+                      "sleep", 60)
+        self.wait_until("declares", "running", 2)
+        self.assertIn("--speedup: '1:2'", self.schedule("submit", "--name", "x", "--speedup", "1:2", "--", "true", expect=2))
+        for job in ("sleeps", "declares"):
+            self.schedule("cancel", job)
 
     def test_a_job_that_cannot_start_holds_up_nothing_else(self):
         (self.state / "jobs").mkdir()

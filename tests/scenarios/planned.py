@@ -152,10 +152,23 @@ class Planned(PlannedJobs):
         output = self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 7)
         for name in ("profile.json", "plan.json"):
             self.assertTrue((self.folder / "auto" / name).exists(), output)
+        self.assertRegex(output, r"plan: .*, predicted \S+ \S+ a step")
         before = (self.folder / "auto" / "plan.json").read_bytes()
         self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 20, "--resume")
         self.assertEqual((self.folder / "auto" / "plan.json").read_bytes(), before, "a resumed run keeps its plan")
         self.assert_same("one", "auto", 1e-9)
+
+    def test_plan_auto_says_how_right_it_was(self):
+        output = self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 40)
+        told = [line["text"] for line in self.lines("auto") if line.get("event") == "prediction"]
+        self.assertEqual(len(told), 1, output)
+        self.assertRegex(told[0], r"a step takes .* and the plan predicts ")
+        self.assertRegex(output, r"plan: a step took .* and the plan predicts ")
+        rows = {row["metric"]: row for row in json.loads((self.folder / "auto" / "summary.json").read_text())}
+        predicted = json.loads((self.folder / "auto" / "plan.json").read_text())["predicted"]["step_seconds"]
+        measured = rows["step_seconds"]["value"]
+        if not [line for line in self.lines("auto") if line.get("event") == "moved"]:
+            self.assertAlmostEqual(rows["step_prediction_error"]["value"], abs(predicted / measured - 1), places=6)
 
     def test_a_lost_rank_is_named(self):
         plan = self.plan("plan", [(2, [1], {}), (4, [0.5, 0.5], {}), (7, [1], {})])

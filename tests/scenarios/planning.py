@@ -97,8 +97,41 @@ class Planning(unittest.TestCase):
         self.assertIn("small", self.plan("--profile", "half.json", "--cluster", PIPELINE / "cluster.yaml", expect=2))
         self.assertFalse((self.folder / "plan.json").exists())
 
-    def test_an_interrupt_keeps_the_best_so_far(self):
-        process = subprocess.Popen([BINARY, "plan", "--model", "resnet101", "--cluster", str(RENT), "--time-limit", "100s"],
+    def test_what_is_printed_is_what_is_written(self):
+        text = self.plan("--model", "vgg16", "--cluster", ROOT / "examples/heterogeneous/cluster.yaml", "--global-batch-size", 128,
+                         "--heterogeneous-stages", "--max-layers", 12, "--html", "plan.html")
+        plan = json.loads((self.folder / "plan.json").read_text())
+        page = (self.folder / "plan.html").read_text()
+        drawing = next(line for line in text.splitlines() if line.startswith("  ["))
+        self.assertEqual(drawing.count("["), len(plan["stages"]), drawing)
+        for stage in plan["stages"]:
+            for replicas in stage["replicas"]:
+                self.assertIn(f"{replicas.get('count', 1)} × {replicas['type']}", drawing)
+            self.assertIn(str(stage["first_layer"]), drawing)
+        seconds = plan["predicted"]["step_seconds"]
+        self.assertIn(f"takes {seconds:.3g} s" if seconds >= 1 else f"takes {1e3 * seconds:.3g} ms", text)
+        self.assertGreater(max(len(stage["replicas"]) for stage in plan["stages"]), 1, "a stage mixes types")
+        self.assertIn("the best with stages of one type each", text)
+        self.assertIn(plan["bottleneck"], text)
+        self.assertIn(drawing.strip(), page.replace("&amp;", "&"))
+
+    def test_a_plan_says_what_it_was_chosen_over(self):
+        text = self.ctrdnn("--min-throughput", 1000000)
+        plan = json.loads((self.folder / "plan.json").read_text())
+        self.assertIn("is the bottleneck", plan["bottleneck"])
+        self.assertIn("alternatives:", text)
+        self.assertRegex(text, r"its devices cost [\d.]+ an hour for [\d,]+ samples/s, those of the plan")
+        self.assertIn("how far that may be off is not known", text, "the times are computed")
+        rows = text[text.index("with one more"):].splitlines()[1:]
+        used = {}
+        for stage in plan["stages"]:
+            for replicas in stage["replicas"]:
+                used[replicas["type"]] = used.get(replicas["type"], 0) + replicas.get("count", 1)
+        self.assertEqual({row.split()[0]: int(row.split()[1]) for row in rows if row.strip()}, used)
+        self.assertNotIn("the same  the same", text)
+
+    def start_search(self, *flags):
+        process = subprocess.Popen([BINARY, "plan", "--model", "resnet101", "--cluster", str(RENT), "--time-limit", "100s", *flags],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
         self.addCleanup(process.kill)
         deadline = time.monotonic() + 60
@@ -106,6 +139,19 @@ class Planning(unittest.TestCase):
             self.assertIsNone(process.poll(), "it ended before it was interrupted")
             self.assertLess(time.monotonic(), deadline, "the search did not begin")
             time.sleep(0.05)
+        return process
+
+    def test_an_interrupted_comparison_writes_nothing(self):
+        process = self.start_search("--compare")
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, out + error)
+        self.assertIn("nothing was written", error)
+        self.assertNotIn("none found", out)
+        self.assertFalse((self.folder / "plan.json").exists())
+
+    def test_an_interrupt_keeps_the_best_so_far(self):
+        process = self.start_search()
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, error)

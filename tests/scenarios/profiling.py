@@ -34,6 +34,12 @@ class Profile(Scenario):
             for direction in ("forward", "backward"):
                 for part, seconds in layer[direction].items():
                     self.assertAlmostEqual(scaled[direction].get(part, 0), 0.05 * seconds, delta=1e-12)
+        self.assertEqual(cpu["noise"], gpu["noise"], "it is as noisy as what it was scaled from")
+        self.assertGreaterEqual(cpu["noise"]["pass_spread"], 0)
+        self.assertIn("how quiet it was: load average", text)
+        data = cpu.get("overheads", {}).get("data", {}).get("per_sample", 0)
+        self.assertAlmostEqual(gpu.get("overheads", {}).get("data", {}).get("per_sample", 0), 0.05 * data, delta=1e-12)
+        self.assertIn("besides its layers: loss", text)
         (link,) = profile["links"]
         self.assertEqual((link["from"], link["to"], link["origin"]), ("cpu", "cpu", "measured"))
         self.assertGreater(link["bytes_per_second"], 0)
@@ -51,6 +57,10 @@ class Profile(Scenario):
         self.assertIn("seconds_per_sample", paced["rule"])
         eight = sum(layer[direction].get("fixed", 0) + 8 * layer[direction].get("per_sample", 0)
                     for layer in paced["layers"] for direction in ("forward", "backward"))
+        overheads = paced.get("overheads", {})
+        loss = paced["layers"][-1]["forward"]
+        own = eight - loss.get("fixed", 0) - 8 * loss.get("per_sample", 0)
+        eight += 8 * overheads.get("data", {}).get("per_sample", 0) + own * overheads.get("framework_fraction", 0)
         self.assertAlmostEqual(eight, 8 * 0.005, delta=0.02)
         self.assertEqual([(link["from"], link["to"]) for link in profile["links"]], [("here", "here")])
 

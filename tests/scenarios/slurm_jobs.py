@@ -119,7 +119,7 @@ class SlurmJobs(LiveService):
         self.assertEqual(found, wanted)
         self.assertEqual(sorted(int(line.split()[0]) for line in ranks), [0, 1, 2])
         self.wait_until("fails", "failed")
-        self.assertIn("its command ended with 3", self.schedule("why", "fails"))
+        self.assertIn("its command ended with exit code 3", self.schedule("why", "fails"))
         self.assertEqual(self.output("fails"), "once\n")
         self.submit("nothing", "no-such-program")
         self.wait_until("nothing", "failed")

@@ -51,5 +51,16 @@ TEST(Speed, OneIsWhatAJobHasWithWhatItAsksFor) {
   EXPECT_DOUBLE_EQ(speed(job, network, {8, 1, 1}), 2);
 }
 
+TEST(Speed, IsWhatAJobDeclares) {
+  const Network network;
+  Job job{"a", 0, 100, 2};
+  job.elastic = ring();
+  job.elastic->speedup = {{2, 1.5}, {4, 2.5}};
+  EXPECT_DOUBLE_EQ(speed(job, network, {2, 1, 1}), 1);
+  EXPECT_DOUBLE_EQ(speed(job, network, {1, 1, 1}), 1 / 1.5);
+  EXPECT_DOUBLE_EQ(speed(job, network, {3, 2, 1}), 2 / 1.5) << "halfway between 1.5 and 2.5, on whatever nodes";
+  EXPECT_DOUBLE_EQ(speed(job, network, {8, 1, 1}), 2.5 / 1.5) << "no more workers help";
+}
+
 }  // namespace
 }  // namespace motley::scheduling

@@ -42,7 +42,7 @@ double now() {
 SubmittedJob make_job(int number) {
   SubmittedJob job;
   job.name = fmt::format("job{}", number);
-  job.command = {"train"};
+  job.command = {"train", "{workers}"};
   job.directory = "/work";
   job.workers = 1 + number % kMaxWorkers;
   job.min_workers = 1;

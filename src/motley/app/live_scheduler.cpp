@@ -1,13 +1,16 @@
 #include "motley/app/live_scheduler.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <random>
 #include <thread>
 
 #include "motley/app/profiled_job.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/own_program.h"
 #include "motley/base/text.h"
+#include "motley/base/units.h"
 #include "motley/scheduling/executors/executors.h"
 #include "motley/scheduling/policies/policies.h"
 
@@ -15,6 +18,7 @@ namespace motley::app {
 namespace {
 
 constexpr std::size_t kMaxJobsBytes = 64 << 20;  // of a file
+constexpr double kFollowSeconds = 0.5;           // between looks at what a job prints
 
 scheduling::SlurmOptions slurm_options(const SchedulerRequest& request) {
   return {.partition = request.partition, .options = request.sbatch};
@@ -130,7 +134,8 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
   const std::string url = running.service->url();
   MOTLEY_TRY(write_file(folder / "address", url + "\n"));
   running.description =
-      fmt::format("{} devices on {} nodes, {} jobs known; {}", topology.devices(), topology.nodes.size(), known,
+      fmt::format("{} on {}, {} known; {}", format_count(topology.devices(), "device"),
+                  format_count(std::ssize(topology.nodes), "node"), format_count(static_cast<int>(known), "job"),
                   listen.address.is_unix() ? fmt::format("listening at {}", url)
                                            : fmt::format("page at {}/ (any name, password in {})", url, token_file));
   return running;
@@ -145,8 +150,8 @@ std::vector<std::string> make_train_command(const std::string& job_file, const s
       "exec $MOTLEY_SRUN \"${@:4}\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet --resume=auto "
       "--overwrite";
   if (job.resize == "in-place") {
-    const scheduling::Job seen = scheduling::make_job(job, 0, {});
-    train += fmt::format(" --elastic {}:{}", seen.min_workers(), seen.max_workers());
+    train += fmt::format(" --elastic {}:{}", job.min_workers > 0 ? job.min_workers : job.workers,
+                         job.max_workers > 0 ? job.max_workers : job.workers);
   }
   std::vector<std::string> words = {
       "bash", "-c", train, "motley", "{folder}", std::filesystem::absolute(job_file).string(), "{workers}"};
@@ -173,6 +178,27 @@ Status set_speeds(scheduling::SubmittedJob& job, const std::string& profile, con
     job.speeds.push_back({type, *speed});
   }
   return {};
+}
+
+// As WORKERS:SPEEDUP say it.
+Status set_speedup(scheduling::SubmittedJob& job, const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) {
+    const std::size_t colon = text.find(':');
+    const auto workers = parse_number<int>(text.substr(0, colon));
+    const auto speedup = parse_number<double>(colon == std::string::npos ? "" : text.substr(colon + 1));
+    if (!workers || *workers < 2 || !speedup || *speedup <= 0) {
+      return fail(ErrorCode::kInvalidInput,
+                  "--speedup: '{}'; accepted: WORKERS:SPEEDUP with 2 workers or more, such as 4:3.2", text);
+    }
+    job.speedup.push_back({*workers, *speedup});
+  }
+  return {};
+}
+
+// Tells one submission from all others.
+std::string make_submission() {
+  std::random_device source;
+  return fmt::format("{:08x}{:08x}", source(), source());
 }
 
 // A node more, as the service takes it.
@@ -219,6 +245,10 @@ const OptionTable<SubmitRequest>& SubmitRequest::options() {
         "TYPE:SPEED, relative speed on a device type, where 1 takes --estimated-duration; may be repeated, and the job "
         "cannot run on types that are left out; default: as fast on all"},
        &SubmitRequest::speeds},
+      {{"speedup", kTexts,
+        "WORKERS:SPEEDUP, how many times as fast it is with so many workers as with one, such as 4:3.2; may be "
+        "repeated; default: by --profile, else as many times where its command has {workers} in it, else not at all"},
+       &SubmitRequest::speedup},
   };
   return options;
 }
@@ -240,8 +270,50 @@ Result<Json> submit(SubmitRequest request) {
                 "behind --");
   }
   MOTLEY_TRY(set_speeds(job, request.profile, request.speeds));
+  MOTLEY_TRY(set_speedup(job, request.speedup));
+  job.submission = make_submission();
   job.directory = std::filesystem::current_path().string();
   return client.post("/v1/jobs", write_json(job));
+}
+
+const OptionTable<LogsRequest>& LogsRequest::options() {
+  using enum OptionKind;
+  static const OptionTable<LogsRequest> options = {
+      {"", &LogsRequest::client},
+      {{"attempt", kInteger, "of its attempts this one, from 1; 0: the last one", 0, 1e6}, &LogsRequest::attempt},
+      {{"follow", kBoolean, "go on printing until the job is over"}, &LogsRequest::follow},
+  };
+  return options;
+}
+
+Status read_logs(const LogsRequest& request, const std::stop_token& stop,
+                 const std::function<void(const std::string&)>& print) {
+  MOTLEY_ASSIGN(SchedulerClient client, connect(request.client));
+  std::int64_t attempt = request.attempt, offset = 0;
+  while (!stop.stop_requested()) {
+    MOTLEY_ASSIGN(const Json part,
+                  client.get(fmt::format("/v1/jobs/{}/logs?attempt={}&offset={}", request.job, attempt, offset)));
+    const auto last = part["last_attempt"].get<std::int64_t>();
+    if (last == 0 && !request.follow) {
+      return fail(ErrorCode::kUnavailable, "job '{}' is {} and has not been started; --follow waits for it",
+                  part["name"].get<std::string>(), part["state"].get<std::string>());
+    }
+    const std::string text = part["text"].get<std::string>();
+    print(text);
+    offset = part["next"].get<std::int64_t>();
+    attempt = part["attempt"].get<std::int64_t>();
+    if (!text.empty()) continue;
+    const bool has_later = request.attempt == 0 && attempt < last;
+    if (request.follow && has_later) {
+      ++attempt;
+      offset = 0;
+    } else if (!request.follow || part["is_over"].get<bool>()) {
+      return {};
+    } else {
+      std::this_thread::sleep_for(std::chrono::duration<double>(kFollowSeconds));
+    }
+  }
+  return fail(ErrorCode::kInterrupted, "interrupted; the job goes on");
 }
 
 const OptionTable<WhatIfRequest>& WhatIfRequest::options() {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,7 @@ struct SubmitRequest {
   std::string train;    // a job file of `motley train`, in place of its command
   std::string profile;  // how fast it is where; "": not known
   std::vector<std::string> speeds;
+  std::vector<std::string> speedup;  // WORKERS:SPEEDUP
   scheduling::SubmittedJob job;
 
   static const OptionTable<SubmitRequest>& options();
@@ -66,6 +68,19 @@ struct SubmitRequest {
 // The answer of the service. A job that trains goes on from its checkpoint, where it came to have one, with however
 // many workers it gets: on Slurm a task each, else processes that it starts itself.
 Result<Json> submit(SubmitRequest request);
+
+struct LogsRequest {
+  ClientRequest client;
+  std::string job;      // its name or its number
+  int attempt = 0;      // 0: the last one
+  bool follow = false;  // until it is over, attempt after attempt
+
+  static const OptionTable<LogsRequest>& options();  // but for the job
+};
+// Gives `print` what the job's command has printed, part by part. Errors: kInvalidInput where there is no such job or
+// attempt; kUnavailable for a job that has not been started and is not followed; kInterrupted where it is stopped.
+Status read_logs(const LogsRequest& request, const std::stop_token& stop,
+                 const std::function<void(const std::string&)>& print);
 
 struct WhatIfRequest {
   ClientRequest client;

@@ -158,6 +158,7 @@ Result<Solved> solve(const planning::Planner& planner, const std::vector<plannin
                      const planning::Objective& objective, const SearchLimits& limits, const std::stop_token& stop,
                      const Ask& ask) {
   Solved best;
+  std::vector<planning::Rival> feasible_ones;
   bool all_proved = true;
   double bound = std::numeric_limits<double>::infinity();
   double seconds = 0;
@@ -173,10 +174,14 @@ Result<Solved> solve(const planning::Planner& planner, const std::vector<plannin
     const double value = feasible ? planning::value(answer.evaluation, objective.criterion) : 0;
     if (feasible || !answer.proved) bound = std::min(bound, answer.proved ? value : answer.bound);
     seconds += answer.seconds;
+    if (feasible) feasible_ones.push_back({problem.micro_batches, *answer.best});
     const bool better = feasible && (best.problem == nullptr || !best.answer.best ||
                                      value < planning::value(best.answer.evaluation, objective.criterion));
     if (best.problem == nullptr || better) best = {&problem, std::move(answer)};
   }
+  std::erase_if(feasible_ones,
+                [&](const planning::Rival& one) { return one.micro_batches == best.problem->micro_batches; });
+  best.rivals = std::move(feasible_ones);
   best.answer.proved = all_proved;
   best.answer.bound = std::isfinite(bound) ? bound : 0;
   best.answer.seconds = seconds;

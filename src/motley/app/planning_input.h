@@ -10,6 +10,7 @@
 #include "motley/app/documents.h"
 #include "motley/base/result.h"
 #include "motley/planning/cost/problem.h"
+#include "motley/planning/search/alternatives.h"
 #include "motley/planning/search/planner.h"
 #include "motley/serial/options.h"
 
@@ -68,6 +69,7 @@ using Ask = std::function<Result<planning::Answer>(const planning::Planner& plan
 struct Solved {
   const planning::Problem* problem = nullptr;
   planning::Answer answer;
+  std::vector<planning::Rival> rivals = {};  // the best plans of the other problems
 };
 Result<Solved> solve(const planning::Planner& planner, const std::vector<planning::Problem>& problems,
                      const planning::Objective& objective, const SearchLimits& limits, const std::stop_token& stop,

@@ -106,6 +106,9 @@ std::string format_seconds(double seconds) {
   if (!(std::abs(seconds) < 1e12)) {
     return fmt::format("{:.3g} s", seconds);
   }
+  if (seconds == 0) {
+    return "0 s";
+  }
   if (seconds < 1e-3) {
     return fmt::format("{:.3g} us", seconds * 1e6);
   }

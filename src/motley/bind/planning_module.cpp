@@ -112,9 +112,9 @@ Texts plan(const Keywords& keywords, const app::Documents& documents, const py::
     };
     const app::PlanFinder finder{.question = question, .task = task, .stop = stop, .ask = ask, .tell = make_tell(tell)};
     MOTLEY_ASSIGN(const planning::FoundPlan found, finder.find());
-    MOTLEY_ASSIGN(const planning::Plan plan, finder.make_plan(found));
-    return Texts{
-        {"json", planning::to_json(plan)}, {"text", report::plan_text(found)}, {"page", report::plan_page(found)}};
+    return Texts{{"json", planning::to_json(found.plan)},
+                 {"text", report::plan_text(found)},
+                 {"page", report::plan_page(found)}};
   });
 }
 

@@ -281,7 +281,7 @@ struct ListResult {
   std::vector<ListedNode> nodes;
 };
 struct WhyResult {
-  std::string name, state, blocked_by, reason, last_change, one_more_device;
+  std::string name, state, blocked_by, reason, last_change, one_more_device, output_file, last_output;
   std::vector<std::string> unblocked_by;
   double starts = -1, finishes = -1;
 };
@@ -335,6 +335,8 @@ void fields(Archive& archive, WhyResult& why) {
   archive.required("reason", why.reason);
   archive.optional("last_change", why.last_change);
   archive.optional("one_more_device", why.one_more_device);
+  archive.optional("output_file", why.output_file, "of its last attempt");
+  archive.optional("last_output", why.last_output, "the last lines of one that failed");
   archive.optional("unblocked_by", why.unblocked_by);
   archive.required("starts_in_seconds", why.starts, {NumberIs::kFinite, "-1: it runs or ran, or cannot be told"});
   archive.required("finishes_in_seconds", why.finishes, {NumberIs::kFinite, "likewise"});

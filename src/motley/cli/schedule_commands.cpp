@@ -1,13 +1,15 @@
 // motley schedule: simulate replays a trace of jobs under policies; serve runs live jobs on a shared cluster, and
-// submit, list, why, what-if, cancel and drain are what its users type.
+// submit, list, why, logs, what-if, cancel and drain are what its users type.
 #include <cstdio>
 #include <cstring>
+#include <sstream>
 
 #include "motley/app/live_scheduler.h"
 #include "motley/app/replay_trace.h"
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/signals.h"
+#include "motley/base/text.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/results.h"
@@ -210,6 +212,10 @@ void print_why(const WhyResult& why) {
   if (why.starts >= 0) text += fmt::format("  expected to start in {}\n", format_duration(why.starts));
   if (why.finishes >= 0) text += fmt::format("  expected to be done in {}\n", format_duration(why.finishes));
   if (!why.one_more_device.empty()) text += fmt::format("  {}\n", why.one_more_device);
+  if (!why.last_output.empty()) text += "  its last output:\n";
+  std::istringstream lines(why.last_output);
+  for (std::string line; std::getline(lines, line);) text += "    " + escaped(line) + "\n";
+  if (!why.output_file.empty()) text += fmt::format("  its output: {}\n", why.output_file);
   std::printf("%s", text.c_str());
 }
 
@@ -220,6 +226,14 @@ Status run_why(const AskArguments& arguments) {
   MOTLEY_ASSIGN(WhyResult why, read_answer<WhyResult>(answer));
   if (!json.is_asked()) print_why(why);
   return json.print(write_json(std::move(why)));
+}
+
+Status run_logs(const app::LogsRequest& request) {
+  const InterruptStop interrupt;
+  return app::read_logs(request, interrupt.token(), [](const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  });
 }
 
 struct WhatIfArguments {
@@ -298,10 +312,15 @@ void add_clients(CLI::App& schedule, CommandLine& line) {
   const auto [why, asked] = add_command<AskArguments>(
       schedule, line, "why", "Explain why a job is pending, shrank, moved or failed, and what would unblock it", "",
       run_why);
-  add_argument(why, {"JOB", OptionKind::kText, "name of the job"}, asked.name)->required();
+  add_argument(why, {"JOB", OptionKind::kText, "name or number of the job"}, asked.name)->required();
+  const auto [logs, read] = add_command<app::LogsRequest>(schedule, line, "logs", "Print what a job has printed",
+                                                          "Example:\n  motley schedule logs hello --follow", run_logs);
+  add_argument(logs, {"JOB", OptionKind::kText, "name or number of the job"}, read.job)->required();
   const auto [cancel, cancelled] =
       add_command<ClientArguments>(schedule, line, "cancel", "Cancel jobs", "", run_cancel);
-  cancel.add_option("JOB", cancelled.names, "names of the jobs")->type_name(OptionText{}.type_name())->required();
+  cancel.add_option("JOB", cancelled.names, "names or numbers of the jobs")
+      ->type_name(OptionText{}.type_name())
+      ->required();
   const auto [drain, drained] = add_command<ClientArguments>(
       schedule, line, "drain", "Drain a node: jobs move away from it, and no more are placed there", "", run_drain);
   add_argument(drain, {"NODE", OptionKind::kText, "name of the node"}, drained.name)->required();

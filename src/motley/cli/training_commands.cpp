@@ -40,10 +40,12 @@ app::Ask make_ask(const GeneralFlags& general) {
   const bool is_shown = is_terminal(STDERR_FILENO) && !general.quiet;
   return [is_shown](const planning::Planner& planner, planning::Request request) {
     if (is_shown) {
-      request.progress = [method = planner.name](const planning::Progress& progress) {
-        std::fprintf(stderr, "\r\033[K%s: %lld plans in %s, best %.6g, bound %.6g", method.c_str(),
-                     static_cast<long long>(progress.evaluations), format_seconds(progress.seconds).c_str(),
-                     progress.best, progress.bound);
+      request.progress = [method = planner.name,
+                          criterion = request.objective.criterion](const planning::Progress& progress) {
+        const std::string line =
+            fmt::format("{}: {} in {}, {}", method, format_count(progress.evaluations, "plan"),
+                        format_seconds(progress.seconds), planning::describe(progress, criterion));
+        std::fprintf(stderr, "\r\033[K%s", line.c_str());
         std::fflush(stderr);
       };
     }
@@ -98,6 +100,9 @@ void print_device(const model::Profile& profile, const model::DeviceProfile& dev
     parameters += layer.parameters;
   }
   std::printf("  %-28s %-16s %12.0f %12s %12.3f %12.3f\n", "all", "", parameters, "", 1e3 * forward, 1e3 * backward);
+  const std::string overheads = model::describe_overheads(profile, device);
+  if (!overheads.empty()) std::printf("  besides its layers: %s\n", overheads.c_str());
+  if (device.noise) std::printf("  how quiet it was: %s\n", model::describe(*device.noise).c_str());
   std::printf("  %s\n", device.rule.c_str());
   std::printf("  fraction that more devices divide: %.3f of computation, %.3f of communication (%s: %s)\n",
               device.compute_fraction, device.communication_fraction,
@@ -148,20 +153,24 @@ std::optional<double> value_of_answer(const planning::Answer& answer, planning::
   return answer.best ? std::optional(planning::value(answer.evaluation, criterion)) : std::nullopt;
 }
 
-PlanResult make_result(const planning::FoundPlan& found, const planning::Plan& plan) {
-  const auto value = [&](const planning::Answer& answer) { return value_of_answer(answer, found.objective.criterion); };
+PlanResult make_result(const planning::FoundPlan& found) {
+  const planning::Criterion criterion = found.objective.criterion;
+  const auto value = [&](const planning::Answer& answer) { return value_of_answer(answer, criterion); };
+  const auto value_then = [&](const planning::Marginal::Change& change) {
+    return change.best ? std::optional(planning::value(*change.best, criterion)) : std::nullopt;
+  };
   PlanResult result = {.objective = planning::describe(found.objective),
-                       .method = found.method,
-                       .value = value(found.answer),
-                       .is_proved = found.answer.proved,
-                       .bound = found.answer.bound > 0 ? std::optional(found.answer.bound) : std::nullopt,
+                       .method = found.plan.method,
+                       .value = planning::value(found.evaluation, criterion),
+                       .is_proved = found.answer.proved && !found.is_mixed,
+                       .bound = found.plan.bound,
                        .evaluations = found.answer.evaluations,
                        .search_seconds = found.answer.seconds,
-                       .plan = AnyJson::parse(planning::to_json(plan))};
+                       .plan = AnyJson::parse(planning::to_json(found.plan))};
   for (const planning::Marginal& marginal : found.marginals) {
     result.marginals.push_back({.device_type = found.problem.types[static_cast<std::size_t>(marginal.type)].name,
-                                .one_more = value(marginal.one_more),
-                                .one_fewer = value(marginal.one_fewer)});
+                                .one_more = value_then(marginal.one_more),
+                                .one_fewer = value_then(marginal.one_fewer)});
   }
   for (const auto& [question, regimes] : found.what_ifs) {
     PlanWhatIf& what_if = result.what_ifs.emplace_back(PlanWhatIf{.question = question.text, .regimes = {}});
@@ -188,15 +197,9 @@ Status run_plan(const PlanArguments& arguments, const GeneralFlags& general) {
                                .tell = print_line};
   MOTLEY_ASSIGN(const planning::FoundPlan found, finder.find());
   if (!json.is_asked()) std::printf("%s", report::plan_text(found).c_str());
-  MOTLEY_ASSIGN(const planning::Plan plan, finder.make_plan(found));
-  if (arguments.question.heterogeneous_stages) {
-    std::printf("\nwith stages that mix device types, replayed: %s per step%s\n",
-                format_seconds(plan.predicted.step_seconds).c_str(),
-                arguments.page.empty() ? "" : "; the page shows the plan before");
-  }
-  MOTLEY_TRY(write_named("\nplan", arguments.output, planning::to_json(plan)));
+  MOTLEY_TRY(write_named("\nplan", arguments.output, planning::to_json(found.plan)));
   if (!arguments.page.empty()) MOTLEY_TRY(write_named("page", arguments.page, report::plan_page(found)));
-  return json.print(json.is_asked() ? write_json(make_result(found, plan)) : "");
+  return json.print(json.is_asked() ? write_json(make_result(found)) : "");
 }
 
 // --- simulate

@@ -6,8 +6,11 @@
 #include <array>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "motley/base/os/file.h"
+#include "motley/base/statistics.h"
+#include "motley/base/units.h"
 #include "motley/serial/json_schema.h"
 
 namespace motley::model {
@@ -80,6 +83,29 @@ static void fields(Archive& archive, LayerTime& time) {
   archive.optional("update_seconds", time.update_seconds,
                    "Of its weights, by the optimizer: once a step, whatever the batch.");
   archive.optional("measurements", time.measurements, "What the two lines were fitted to.");
+  archive.optional("spread", time.spread,
+                   "As of its measurements, for a layer that has none of its own. 0: not known.");
+}
+
+template <class Archive>
+static void fields(Archive& archive, StepOverheads& overheads) {
+  archive.optional("data", overheads.data, "Loading the samples, on the device of the first layer.");
+  archive.optional(
+      "framework_fraction", overheads.framework_fraction,
+      "By how much whole passes take longer in training than their layers one by one, as a share of these.");
+}
+
+template <class Archive>
+static void fields(Archive& archive, Noise& noise) {
+  archive.required("pass_spread", noise.pass_spread,
+                   "Median absolute deviation of whole passes, as a share of their median.");
+  archive.required("drift", noise.drift,
+                   {NumberIs::kFinite, "By how much the last third of the passes took longer than the first."});
+  archive.required("load_average", noise.load_average, "Of the minute before.");
+  archive.required("others_fraction", noise.others_fraction,
+                   {NumberIs::kFraction, "Of the machine's processor time, which other processes took."});
+  archive.required("stolen_fraction", noise.stolen_fraction,
+                   {NumberIs::kFraction, "Likewise, which other virtual machines took."});
 }
 
 template <class Archive>
@@ -95,6 +121,9 @@ static void fields(Archive& archive, DeviceProfile& device) {
   archive.required("fractions_origin", device.fractions_origin);
   archive.required("fractions_rule", device.fractions_rule, "From which worker counts the fractions were fitted.");
   archive.required("layers", device.layers, "One for each layer of the graph, in its order.");
+  archive.optional("overheads", device.overheads,
+                   "What passes take besides the network's layers and the loss, which is the layer 'step'.");
+  archive.optional("noise", device.noise, "How far from quiet the machine was. None: not known.");
 }
 
 template <class Archive>
@@ -215,21 +244,87 @@ Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, dou
   return profile;
 }
 
+double LayerTime::relative_spread() const {
+  if (measurements.empty()) return spread;
+  std::vector<double> spreads;
+  for (const Measurement& measurement : measurements) spreads.push_back(measurement.spread);
+  return median(std::move(spreads));
+}
+
 void LayerTime::add(const LayerTime& other) {
   forward += other.forward;
   backward += other.backward;
   update_seconds += other.update_seconds;
+  overhead += other.overhead;
 }
 
+namespace {
+
+Affine scaled(const Affine& time, double factor) {
+  return {factor * time.fixed, factor * time.per_sample};
+}
+
+void charge(LayerTime& layer, const Affine& forward, const Affine& backward) {
+  layer.forward += forward;
+  layer.backward += backward;
+  layer.overhead += forward;
+  layer.overhead += backward;
+}
+
+}  // namespace
+
 Profile without_step_layer(Profile profile) {
-  if (profile.graph.layers.size() < 2 || profile.graph.layers.back().name != kStepLayer) return profile;
-  profile.graph.layers.pop_back();
+  const bool has_step = profile.graph.layers.size() > 1 && profile.graph.layers.back().name == kStepLayer;
+  if (has_step) profile.graph.layers.pop_back();
   for (DeviceProfile& device : profile.devices) {
-    const LayerTime step = device.layers.back();
-    device.layers.pop_back();
-    device.layers.back().add(step);
+    LayerTime step;
+    if (has_step) {
+      step = std::move(device.layers.back());
+      device.layers.pop_back();
+    }
+    const StepOverheads overheads = std::exchange(device.overheads, {});
+    for (LayerTime& layer : device.layers) {
+      charge(layer, scaled(layer.forward, overheads.framework_fraction),
+             scaled(layer.backward, overheads.framework_fraction));
+    }
+    charge(device.layers.front(), overheads.data, {});
+    charge(device.layers.back(), step.forward, step.backward);
+    device.once_seconds += step.update_seconds;
   }
   return profile;
+}
+
+std::string describe_overheads(const Profile& profile, const DeviceProfile& device) {
+  const auto list = [](const std::vector<std::pair<const char*, double>>& parts) {
+    std::vector<std::string> words;
+    for (const auto& [name, seconds] : parts) {
+      if (seconds > 0) words.push_back(fmt::format("{} {}", name, format_seconds(seconds)));
+    }
+    return fmt::format("{}", fmt::join(words, ", "));
+  };
+  const bool has_step = profile.graph.layers.back().name == kStepLayer;
+  const LayerTime step = has_step ? device.layers.back() : LayerTime();
+  double update = 0, own = 0;
+  for (std::size_t i = 0; i + (has_step ? 1 : 0) < device.layers.size(); ++i) {
+    update += device.layers[i].update_seconds;
+    own += device.layers[i].own_seconds(profile.batch);
+  }
+  const std::string pass = list({{"loss", step.forward.at(profile.batch) + step.backward.at(profile.batch)},
+                                 {"data", device.overheads.data.at(profile.batch)},
+                                 {"framework", device.overheads.framework_fraction * own}});
+  const std::string once = list({{"optimizer", update}, {"other work", step.update_seconds}});
+  return fmt::format("{}{}{}", pass.empty() ? "" : fmt::format("{} of a pass of {:g} samples", pass, profile.batch),
+                     pass.empty() || once.empty() ? "" : "; ", once.empty() ? "" : once + " of a step");
+}
+
+std::string describe(const Noise& noise) {
+  std::string text = fmt::format("load average {:.2g}, other processes took {} of the processors' time",
+                                 noise.load_average, format_percent(noise.others_fraction, 0));
+  if (noise.stolen_fraction >= 0.005) {
+    text += fmt::format(" and other virtual machines {}", format_percent(noise.stolen_fraction, 0));
+  }
+  return text + fmt::format("; passes spread by {} and drifted by {:+.1f} %", format_percent(noise.pass_spread, 1),
+                            100 * noise.drift);
 }
 
 Profile coarsen(const Profile& profile, int most) {
@@ -246,9 +341,16 @@ Profile coarsen(const Profile& profile, int most) {
     std::vector<LayerTime> joined;
     for (const auto& [first, last] : members) {
       LayerTime time = device.layers[first];
-      for (int i = first + 1; i <= last; ++i) {
-        time.add(device.layers[i]);
+      double spread = 0, seconds = 0;  // of layers whose times vary together, which is the most that it can be
+      for (int i = first; i <= last; ++i) {
+        const double own = device.layers[i].own_seconds(profile.batch);
+        spread += device.layers[i].relative_spread() * own;
+        seconds += own;
+        if (i > first) time.add(device.layers[i]);
+      }
+      if (last > first) {
         time.measurements.clear();
+        time.spread = seconds > 0 ? spread / seconds : 0;
       }
       joined.push_back(std::move(time));
     }

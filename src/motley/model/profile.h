@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,8 @@
 
 namespace motley::model {
 
-// The last layer of a measured profile: what a step takes besides the network's layers. Its forward and backward are
-// the loss, its update is what a step takes once and is no layer's. It is on the device of the layer before it,
-// whatever the plan.
+// The last layer of a measured profile: the loss, which is on the device of the layer before it, whatever the plan. Its
+// update is what a step takes once and is no layer's, on every device.
 inline constexpr const char* kStepLayer = "step";
 
 // Measured here; fitted to measurements; scaled from another device's by the stated rule; published elsewhere.
@@ -43,9 +43,32 @@ struct LayerTime {
   Affine backward;
   std::vector<Measurement> measurements;  // what the fit was made from; may be empty
   double update_seconds = 0;              // of its weights, by the optimizer: once a step, whatever the batch
+  double spread = 0;                      // as of its measurements, where it has none of its own; 0: not known
+  Affine overhead = {};  // of both together: what is a step's and not its own (without_step_layer); in no file
 
+  // The median of its measurements', else the one above.
+  double relative_spread() const;
+  // The layer by itself.
+  double own_seconds(double batch) const { return forward.at(batch) + backward.at(batch) - overhead.at(batch); }
   void add(const LayerTime& other);  // its times, not what they were fitted to
   bool operator==(const LayerTime&) const = default;
+};
+
+// What passes of a step take besides the network's layers and the loss.
+struct StepOverheads {
+  Affine data;                    // to load the samples, on the device of the first layer
+  double framework_fraction = 0;  // by which whole passes take longer in training than their layers one by one
+  bool operator==(const StepOverheads&) const = default;
+};
+
+// How far from quiet the machine was while a device was measured.
+struct Noise {
+  double pass_spread = 0;      // median absolute deviation of whole passes, as a share of their median
+  double drift = 0;            // by which the last third of the passes took longer than the first; below 0: shorter
+  double load_average = 0;     // of the minute before
+  double others_fraction = 0;  // of the machine's processor time, which other processes took
+  double stolen_fraction = 0;  // likewise, which other virtual machines took
+  bool operator==(const Noise&) const = default;
 };
 
 struct DeviceProfile {
@@ -58,6 +81,9 @@ struct DeviceProfile {
   Origin fractions_origin = Origin::kFitted;
   std::string fractions_rule;     // from which worker counts they were fitted
   std::vector<LayerTime> layers;  // one for each layer of the graph, in its order
+  StepOverheads overheads = {};
+  std::optional<Noise> noise = {};  // none: not known
+  double once_seconds = 0;          // what a step takes once and is no layer's (without_step_layer); in no file
   bool operator==(const DeviceProfile&) const = default;
 };
 
@@ -101,8 +127,15 @@ struct DeviceSpeed {
 };
 Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, double batch);
 
-// The same without kStepLayer, whose times go to the layer before it, from which no plan can cut it.
+// The same as planning sees it, without kStepLayer and overheads: each is part of the layers where it occurs, of which
+// LayerTime::overhead keeps it apart. The loss is in the last layer, loading in the first, and what whole passes take
+// longer in all of them, as much for each. What a step takes once is DeviceProfile::once_seconds.
 Profile without_step_layer(Profile profile);
+// For people to read: "loss 0.1 ms, data 0.3 ms and the framework 0.2 ms of a pass of 64 samples; the optimizer 1 ms
+// and other work 0.1 ms of a step". Empty where nothing of it is known.
+std::string describe_overheads(const Profile& profile, const DeviceProfile& device);
+// "load average 1.9, other processes took 31 % of the processors' time, passes spread by 4.1 % and drifted by +2 %".
+std::string describe(const Noise& noise);
 
 // The profile of the coarsened graph, whose work is the seconds of all devices together; times are summed.
 Profile coarsen(const Profile& profile, int most);

@@ -164,13 +164,19 @@ struct Series {
     return {static_cast<double>(batch), median(std::move(forward)), median(std::move(backward)),
             relative_spread(std::move(sums))};
   }
-  double quiet_seconds() const {
+  std::vector<double> whole() const {
     std::vector<double> whole;
     for (const std::vector<Seconds>& pass : passes) {
       double& seconds = whole.emplace_back(0);
       for (const auto& [forward, backward] : pass) seconds += forward + backward;
     }
-    return percentile(std::move(whole), kQuietPasses);
+    return whole;
+  }
+  double quiet_seconds() const { return percentile(whole(), kQuietPasses); }
+  double drift() const {
+    const std::vector<double> all = whole();
+    const auto third = static_cast<std::ptrdiff_t>(std::max<std::size_t>(1, all.size() / 3));
+    return median({all.end() - third, all.end()}) / median({all.begin(), all.begin() + third}) - 1;
   }
 };
 
@@ -282,10 +288,15 @@ Result<LayerTimes> profile_layers(Network& network, const model::Graph& graph, c
     }
   }
 
+  std::vector<double> spreads, drifts;
   for (const Series& series : all) {
     times.batches.push_back(series.batch);
     times.quiet_seconds.push_back(series.quiet_seconds());
+    spreads.push_back(relative_spread(series.whole()));
+    drifts.push_back(series.drift());
   }
+  times.pass_spread = median(std::move(spreads));
+  times.drift = median(std::move(drifts));
   const double update = median(updates);
   double parameters = 0;
   for (const model::Layer& layer : graph.layers) parameters += layer.parameters;

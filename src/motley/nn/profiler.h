@@ -48,6 +48,8 @@ struct LayerTimes {
   std::vector<std::int64_t> batches;     // those that were measured
   std::vector<double> quiet_seconds;     // of each: forward and backward in the quietest fifth of the passes
   int rounds = 0;
+  double pass_spread = 0;  // median absolute deviation of whole passes, as a share of their median
+  double drift = 0;        // by which the last third of them took longer than the first; below 0: shorter
 };
 
 // Runs forward and backward of whole batches, layer by layer, on random inputs, in rounds over the batch sizes. The

@@ -217,8 +217,9 @@ std::string plan_timeline(const Timeline& timeline, const planning::Plan& plan) 
 
 std::string simulation_text(const Timeline& timeline, const planning::Plan& plan) {
   const double step = timeline.step_seconds;
-  std::string text = fmt::format("{}: {} samples in {} micro-batches through {} stages, {}\n", plan.model, plan.batch,
-                                 plan.micro_batches, plan.stages.size(), planning::to_string(plan.schedule));
+  std::string text = fmt::format("{}: {} in {} through {}, {}\n", plan.model, format_count(plan.batch, "sample"),
+                                 format_count(plan.micro_batches, "micro-batch", "es"),
+                                 format_count(std::ssize(plan.stages), "stage"), planning::to_string(plan.schedule));
   text += fmt::format("step        {}", format_seconds(step));
   if (plan.predicted.step_seconds > 0) {
     text += fmt::format("  (the plan predicts {})", format_seconds(plan.predicted.step_seconds));

@@ -302,5 +302,54 @@ TEST(Plans, StandForCandidates) {
   EXPECT_EQ(plan.stages[0], (planning::Stage{0, 0, {{"cpu", 2, 0.5}}, planning::GradientSync::kParameterServer, true}));
 }
 
+TEST(Plans, AreEvaluatedAsTheCandidatesTheyStandFor) {
+  for (const CostModel model : {CostModel::kPipeline, CostModel::kHeterps}) {
+    Problem problem = three_layers(model);
+    problem.types[0].step_seconds = 0.002;
+    const Candidate candidate = {{0, 0, 0, 2, model == CostModel::kPipeline}, {1, 2, 1, 3, false}};
+    const Evaluation expected = evaluate(problem, candidate, {.min_throughput = 20000});
+    const planning::Plan plan = to_plan(problem, candidate, expected, {}, "exact");
+    problem.micro_batches = 2;  // the plan's number counts
+    const auto found = evaluate_plan(problem, plan, {.min_throughput = 20000});
+    ASSERT_TRUE(found) << found.error().message;
+    EXPECT_EQ(found->step_seconds, expected.step_seconds);
+    EXPECT_EQ(found->cost, expected.cost);
+    EXPECT_EQ(found->used, expected.used);
+    EXPECT_EQ(found->violation, expected.violation);
+  }
+}
+
+// Devices of two types that are alike are as good as those of one.
+TEST(Plans, ThatMixTypesTakeWhatTheirSlowestDeviceTakes) {
+  Problem problem = three_layers(CostModel::kPipeline);
+  problem.types[0] = problem.types[1];
+  problem.types[0].name = "cpu";
+  for (std::size_t layer = 0; layer < 3; ++layer) problem.table[2 * layer] = problem.table[2 * layer + 1];
+  problem.links.assign(4, {2e6, 0.002});
+  const Candidate candidate = {{0, 1, 1, 2, false}, {2, 2, 1, 1, false}};
+  const Evaluation expected = evaluate(problem, candidate, {});
+  planning::Plan plan = to_plan(problem, candidate, expected, {}, "exact");
+  plan.stages[0].replicas = {{"gpu", 1, 0.5}, {"cpu", 1, 0.5}};
+  const auto mixed = evaluate_plan(problem, plan, {});
+  ASSERT_TRUE(mixed) << mixed.error().message;
+  EXPECT_DOUBLE_EQ(mixed->step_seconds, expected.step_seconds);
+  EXPECT_DOUBLE_EQ(mixed->stages[0].gradient_sync_seconds, expected.stages[0].gradient_sync_seconds);
+  EXPECT_DOUBLE_EQ(mixed->stages[0].transfer_seconds, expected.stages[0].transfer_seconds);
+  EXPECT_DOUBLE_EQ(mixed->hourly_cost, expected.hourly_cost);
+  EXPECT_EQ(mixed->used, (std::vector<std::int64_t>{1, 2}));
+  // Twice as slow, and with twice the samples of the other: of 10, 20 / 3.
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    for (Affine* part : {&problem.table[2 * layer].forward, &problem.table[2 * layer].backward}) {
+      *part = {2 * part->fixed, 2 * part->per_sample};
+    }
+  }
+  plan.stages[0].replicas = {{"gpu", 1, 1.0 / 3}, {"cpu", 1, 2.0 / 3}};
+  const auto slower = evaluate_plan(problem, plan, {});
+  ASSERT_TRUE(slower);
+  EXPECT_DOUBLE_EQ(slower->stages[0].compute_seconds, 2 * 2 * (0.004 + 0.001 * 20 / 3));
+  plan.stages[0].replicas[0].type = "tpu";
+  EXPECT_THAT(evaluate_plan(problem, plan, {}).error().message, HasSubstr("'tpu'"));
+}
+
 }  // namespace
 }  // namespace motley::planning

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "motley/base/random.h"
 #include "motley/planning/methods.h"
 #include "motley/planning/search/planner.h"
@@ -60,9 +62,12 @@ TEST(HeterogeneousStages, AreNoSlowerThanAnyPlanOfOneTypeAStage) {
   for (int trial = 0; trial < 20; ++trial) {
     const planning::Problem problem = random_problem(random);
     const planning::Plan plan = exact_plan(problem);
-    const auto mixed = find_heterogeneous_stages(problem, plan, {});
-    ASSERT_TRUE(mixed) << mixed.error().message;
+    const auto plans = find_heterogeneous_stages(problem, plan, {});
+    ASSERT_TRUE(plans) << plans.error().message;
+    const planning::Plan* mixed = &plans->front();
     ASSERT_TRUE(planning::validate(*mixed, "mixed"));
+    EXPECT_TRUE(std::ranges::is_sorted(*plans, {}, [](const auto& one) { return one.predicted.step_seconds; }));
+    EXPECT_EQ(std::ranges::count(*plans, plan.stages, &planning::Plan::stages), 1) << "the given one is among them";
     const double before = compute_step(problem, plan), after = compute_step(problem, *mixed);
     EXPECT_LE(after, before * (1 + 1e-9));
     EXPECT_NEAR(after, mixed->predicted.step_seconds, 1e-9);
@@ -97,7 +102,8 @@ TEST(HeterogeneousStages, SplitABatchAmongHeterogeneousDevicesWhereThatIsBest) {
   }
   const auto mixed = find_heterogeneous_stages(problem, exact_plan(problem), {});
   ASSERT_TRUE(mixed) << mixed.error().message;
-  EXPECT_NEAR(mixed->predicted.step_seconds, 64 * 6e-3 / 2, 1e-9) << "one fast device and two of half its speed";
+  EXPECT_NEAR(mixed->front().predicted.step_seconds, 64 * 6e-3 / 2, 1e-9)
+      << "one fast device and two of half its speed";
 }
 
 TEST(HeterogeneousStages, KeepToTheDevicesMemory) {
@@ -119,7 +125,7 @@ TEST(HeterogeneousStages, KeepToTheDevicesMemory) {
   problem.table = table;
   const auto mixed = find_heterogeneous_stages(problem, exact_plan(problem), {});
   ASSERT_TRUE(mixed) << mixed.error().message;
-  EXPECT_EQ(mixed->stages.size(), 2U) << "no device holds all layers";
+  EXPECT_EQ(mixed->front().stages.size(), 2U) << "no device holds all layers";
 }
 
 }  // namespace

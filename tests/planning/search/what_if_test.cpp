@@ -60,22 +60,47 @@ TEST(WhatIf, SingleValuesAndCounts) {
   EXPECT_EQ(regimes->front().answer.best, exact.plan({.problem = changed, .objective = request.objective})->best);
 }
 
-TEST(WhatIf, OneMoreIsNeverWorseAndOneFewerNeverBetter) {
+// Of the devices that the plan uses: with all of a type in use, one more is one that would have to be got.
+TEST(WhatIf, OneMoreAndOneFewerAreOfThoseThatThePlanUses) {
   const Planner exact{"exact", plan_exact};
+  int all_used = 0, some_left = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const planning::Problem problem = small_problem(seed);
-    const Request request{.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}};
-    const double now = exact.plan(request)->evaluation.throughput;
-    const auto all = marginals(exact, request);
-    ASSERT_TRUE(all);
-    ASSERT_EQ(all->size(), 2u);
-    for (const Marginal& marginal : *all) {
-      EXPECT_GE(marginal.one_more.evaluation.throughput, now * (1 - 1e-12));
-      if (marginal.one_fewer.best) {
-        EXPECT_LE(marginal.one_fewer.evaluation.throughput, now * (1 + 1e-12));
+    for (const auto criterion : {planning::Criterion::kMaxThroughput, planning::Criterion::kMinCost}) {
+      const planning::Problem problem = small_problem(seed);
+      const Request request{.problem = problem, .objective = {.criterion = criterion}};
+      const auto best = exact.plan(request);
+      ASSERT_TRUE(best && best->best);
+      const auto all = marginals(exact, request, *best->best);
+      ASSERT_TRUE(all) << all.error().message;
+      for (const Marginal& marginal : *all) {
+        const auto type = static_cast<std::size_t>(marginal.type);
+        EXPECT_EQ(marginal.used, best->evaluation.used[type]);
+        EXPECT_GT(marginal.used, 0);
+        if (marginal.one_fewer.best) {
+          EXPECT_LT(marginal.one_fewer.best->used[type], marginal.used);
+          EXPECT_GE(planning::value(*marginal.one_fewer.best, criterion),
+                    planning::value(best->evaluation, criterion) * (1 - 1e-9));
+        }
+        if (marginal.used == problem.types[type].count) {
+          ++all_used;
+          ASSERT_TRUE(marginal.one_more.best);
+          EXPECT_LE(planning::value(*marginal.one_more.best, criterion),
+                    planning::value(best->evaluation, criterion) * (1 + 1e-9));
+        } else if (marginal.one_more.best) {
+          ++some_left;
+          EXPECT_EQ(marginal.one_more.best->used[type], marginal.used + 1);
+          EXPECT_GE(planning::value(*marginal.one_more.best, criterion),
+                    planning::value(best->evaluation, criterion) * (1 - 1e-9))
+              << "it could have had it";
+        }
       }
+      const auto used = static_cast<std::size_t>(
+          std::ranges::count_if(best->evaluation.used, [](std::int64_t count) { return count > 0; }));
+      EXPECT_EQ(all->size(), used);
     }
   }
+  EXPECT_GT(all_used, 0);
+  EXPECT_GT(some_left, 0);
 }
 
 TEST(WhatIf, RefusesWhatItCannotAnswer) {

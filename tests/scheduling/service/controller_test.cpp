@@ -179,7 +179,7 @@ class ControllerTest : public ::testing::Test {
   static SubmittedJob job(const std::string& name, int workers, int least = 0, int most = 0, double restart = 0) {
     SubmittedJob job;
     job.name = name;
-    job.command = {"train"};
+    job.command = {"train", "{workers}"};
     job.directory = "/";
     job.workers = workers;
     job.min_workers = least;
@@ -522,6 +522,53 @@ TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {
   EXPECT_EQ(refused(job("a", 2)), "taken") << "the same again is the same job";
   EXPECT_EQ(controller().records().size(), 1u);
   EXPECT_THAT(refused(job("a", 3)), HasSubstr("name is that of another job"));
+  SubmittedJob uneven = job("b", 1);
+  uneven.speedup = {{4, 3}, {2, 2}};
+  EXPECT_THAT(refused(uneven), HasSubstr("speedup is '2:2'; accepted: more workers than the entry before"));
+}
+
+TEST_F(ControllerTest, ANameIsFreeOnceItsJobIsOver) {
+  make(1, 2);
+  SubmittedJob first = job("a", 1);
+  first.submission = "one";
+  const auto ids = controller_->submit({first}, world_.now);
+  ASSERT_TRUE(ids);
+  SubmittedJob again = first;
+  again.submission = "two";
+  EXPECT_EQ(*controller_->submit({again}, world_.now), *ids) << "while it is there, the same job is the same";
+  step();
+  step(11);
+  ASSERT_EQ(state("a"), JobState::kCompleted);
+  EXPECT_EQ(controller().find("a")->changed, "completed after 11 s with 1 worker");
+  EXPECT_EQ(*controller_->submit({first}, world_.now), *ids) << "asked again, as no answer had come";
+  const auto second = controller_->submit({again}, world_.now);
+  ASSERT_TRUE(second);
+  EXPECT_THAT(*second, ElementsAre(2));
+  EXPECT_EQ(controller().find("a")->id, 2) << "the one submitted last";
+  EXPECT_EQ(controller().find("1")->state, JobState::kCompleted) << "by its number";
+  EXPECT_EQ(controller().find("3"), nullptr);
+  EXPECT_NE(controller().make_attempt(*controller().find("1")).folder.parent_path(),
+            controller().make_attempt(*controller().find("2")).folder.parent_path());
+  make(1, 2);  // anew from the store
+  EXPECT_EQ(controller().find("a")->id, 2);
+  step();
+  step(11);
+  EXPECT_EQ(state("a"), JobState::kCompleted);
+}
+
+TEST_F(ControllerTest, AJobThatCannotTellItsWorkersIsNoFasterWithMore) {
+  make(1, 4);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  SubmittedJob sleeps = job("sleeps", 1, 1, 4);
+  sleeps.command = {"sleep", "60"};
+  ASSERT_TRUE(controller_->submit({sleeps}, world_.now));
+  step();
+  EXPECT_EQ(workers("sleeps"), 1);
+  const auto why = explain(controller().present(world_.now, "sleeps"), "sleeps");
+  ASSERT_TRUE(why) << why.error().message;
+  EXPECT_NEAR(why->finishes, 100, 1);
+  EXPECT_EQ(why->one_more_device, "one device more would not make it done sooner");
+  EXPECT_EQ(why->reason, "it runs with 1 worker on 1 node");
 }
 
 // One node has devices on which jobs that say so cannot run, or are slow.
@@ -549,7 +596,7 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   const auto why = explain(controller().present(world_.now, "waits"), "waits");
   ASSERT_TRUE(why) << why.error().message;
   EXPECT_EQ(why->blocked_by, "devices");
-  EXPECT_THAT(why->reason, HasSubstr("it needs 1 devices, and 0 of 2 are free"));
+  EXPECT_THAT(why->reason, HasSubstr("it needs 1 device, and 0 of 2 are free"));
   EXPECT_THAT(why->unblocked_by, ::testing::Contains(HasSubstr("slow-on-old, which has 2 devices")));
   EXPECT_THAT(why->unblocked_by, ::testing::Not(::testing::Contains(HasSubstr("only-old"))));
   WhatIf change;

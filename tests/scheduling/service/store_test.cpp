@@ -74,8 +74,33 @@ TEST(Store, RefusesTheVersionBeforeWithTheNamesOfNow) {
   sqlite3_close(database);
   const auto store = Store::open(folder.path);
   ASSERT_FALSE(store);
-  EXPECT_THAT(store.error().message, HasSubstr("is of version 1; accepted: 2"));
+  EXPECT_THAT(store.error().message, HasSubstr("is of version 1; accepted: 3"));
   EXPECT_THAT(store.error().message, HasSubstr("waiting is now pending, done is now completed"));
+}
+
+// In which no two jobs had one name.
+TEST(Store, TakesOverTheTablesOfVersionTwo) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(Store::open(folder.path));
+  const std::string record = write_json(make_record(1, "a"));
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open((folder.path / "jobs.sqlite").c_str(), &database), SQLITE_OK);
+  const std::string make_old =
+      "DROP TABLE jobs; CREATE TABLE jobs (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, record TEXT NOT NULL); "
+      "INSERT INTO jobs VALUES (1, 'a', '" +
+      record + "'); PRAGMA user_version = 2";
+  EXPECT_EQ(sqlite3_exec(database, make_old.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+  for (int opened = 0; opened < 2; ++opened) {
+    const auto store = Store::open(folder.path);
+    ASSERT_TRUE(store) << store.error().message;
+    const JobRecord second = make_record(2, "a");
+    ASSERT_TRUE((*store)->save({&second}));
+    const auto jobs = (*store)->jobs();
+    ASSERT_TRUE(jobs) << jobs.error().message;
+    ASSERT_EQ(jobs->size(), 2u);
+    EXPECT_EQ(write_json(jobs->front()), record);
+  }
 }
 
 // Commands may be private, whoever made the folder, and whatever a version before left there.

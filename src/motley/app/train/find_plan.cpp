@@ -18,6 +18,7 @@ namespace motley::app {
 namespace {
 
 constexpr double kMaxMarginalSeconds = 6;  // for the table of one device more or fewer
+constexpr std::size_t kMaxMixedAlternatives = 3;
 
 Result<planning::Objective> make_objective(const PlanQuestion& question) {
   planning::Objective objective;
@@ -175,8 +176,8 @@ Result<Solved> solve_by_measuring(const PlanFinder& finder, const planning::Plan
                                             finder.stop, finder.ask));
   const planning::Problem& problem = *by_cost_model.problem;
   MeasuredSteps steps(job, problem, finder);
-  finder.tell(
-      fmt::format("running plans of {} micro-batches, {} steps each", problem.micro_batches, question.measure_steps));
+  finder.tell(fmt::format("running plans of {}, {} each", format_count(problem.micro_batches, "micro-batch", "es"),
+                          format_count(question.measure_steps, "step")));
   planning::Request request = make_request(finder, problem);
   request.evaluator = [&](const planning::Candidate& candidate) { return steps.evaluate(candidate); };
   request.max_evaluations = question.measure_plans;
@@ -197,6 +198,9 @@ Result<Solved> solve_by_measuring(const PlanFinder& finder, const planning::Plan
 
 // Why there is no plan to show; where none exists, by asking for the most that the same devices can do.
 Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) {
+  if (finder.stop.stop_requested() && !answer.proved) {
+    return {ErrorCode::kInterrupted, "interrupted before a plan was found; nothing was written", -1};
+  }
   const PlanQuestion& question = finder.question;
   const planning::Planner exact{"exact", planning::plan_exact};
   if (answer.proved) {
@@ -226,12 +230,125 @@ std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder, co
                                                     const planning::Request& request, const planning::Answer& answer) {
   std::vector<planning::MethodAnswer> methods;
   for (const auto& planner : all) {
+    if (finder.stop.stop_requested()) break;
     const Result<planning::Answer> its = planner.name == finder.question.method ? answer : finder.ask(planner, request);
     methods.push_back({.method = planner.name,
                        .answer = its.value_or(planning::Answer{}),
                        .refused = its ? "" : its.error().message});
   }
   return methods;
+}
+
+// What stands beside a plan whose stages have one type each.
+Status explain_answer(const PlanFinder& finder, const std::vector<planning::Rival>& rivals,
+                      planning::FoundPlan& found) {
+  const planning::Candidate& best = *found.answer.best;
+  found.alternatives =
+      planning::find_alternatives(found.problem, found.objective, best, found.answer.evaluation, rivals);
+  if (found.measuring) return {};
+  planning::Request brief = make_request(finder, found.problem);
+  brief.seconds = std::min(brief.seconds, kMaxMarginalSeconds);
+  MOTLEY_ASSIGN(found.marginals, planning::marginals({"exact", planning::plan_exact}, brief, best));
+  return {};
+}
+
+// What the best plan with stages that mix types would be with other counts of the types that it uses. Nothing is proved
+// of them, and what time does not suffice for is left out.
+Status compare_mixed_counts(const PlanFinder& finder, planning::FoundPlan& found) {
+  const Deadline deadline = Deadline::after(kMaxMarginalSeconds);
+  const auto with_count = [&](int type, std::int64_t count) -> Result<planning::Marginal::Change> {
+    planning::Problem changed = found.problem;
+    changed.types[planning::index(type)].count = count;
+    planning::Request request = make_request(finder, changed);
+    request.seconds = deadline.remaining();
+    MOTLEY_ASSIGN(const planning::Answer answer, planning::plan_exact(request));
+    if (!answer.best) return planning::Marginal::Change{std::nullopt, answer.proved};
+    const planning::Plan plan =
+        planning::to_plan(changed, *answer.best, answer.evaluation, found.objective, found.method);
+    MOTLEY_ASSIGN(const auto plans, planning::find_heterogeneous_stages(changed, plan, finder.stop));
+    planning::Evaluation evaluation = answer.evaluation;
+    evaluation.step_seconds = plans.front().predicted.step_seconds;
+    evaluation.throughput = plans.front().predicted.throughput;
+    evaluation.hourly_cost = plans.front().predicted.hourly_cost;
+    evaluation.cost = plans.front().predicted.cost;
+    return planning::Marginal::Change{std::move(evaluation), false};
+  };
+  for (int type = 0; type < found.problem.type_count() && !deadline.passed(); ++type) {
+    const std::int64_t used = found.evaluation.used[planning::index(type)];
+    if (used == 0) continue;
+    planning::Marginal marginal{.type = type, .used = used, .one_more = {found.evaluation, false}, .one_fewer = {}};
+    if (used == found.problem.type(type).count) {
+      MOTLEY_ASSIGN(marginal.one_more, with_count(type, used + 1));
+    }
+    MOTLEY_ASSIGN(marginal.one_fewer, with_count(type, used - 1));
+    found.marginals.push_back(std::move(marginal));
+  }
+  return {};
+}
+
+// The plan that the answer leads to with stages that mix types, where that is a shorter step; what else was looked at
+// are its alternatives, the answer in any case.
+Status mix_stages(const PlanFinder& finder, planning::FoundPlan& found) {
+  MOTLEY_ASSIGN(std::vector<planning::Plan> plans,
+                planning::find_heterogeneous_stages(found.problem, found.plan, finder.stop));
+  const planning::Plan answer = found.plan;
+  const auto replayed = [&](const planning::Plan& plan) -> Result<planning::Evaluation> {
+    MOTLEY_ASSIGN(planning::Evaluation evaluation, planning::evaluate_plan(found.problem, plan, found.objective));
+    evaluation.step_seconds = plan.predicted.step_seconds;
+    evaluation.throughput = plan.predicted.throughput;
+    evaluation.cost = plan.predicted.cost;
+    return evaluation;
+  };
+  found.plan = plans.front();
+  found.is_mixed = true;
+  MOTLEY_ASSIGN(found.evaluation, replayed(found.plan));
+  for (std::size_t i = 1; i < plans.size(); ++i) {
+    const planning::Plan& plan = plans[i];
+    const double worse = plan.predicted.step_seconds / found.plan.predicted.step_seconds - 1;
+    const bool is_answer = plan.stages == answer.stages && plan.micro_batches == answer.micro_batches;
+    if ((worse > planning::kNear || found.alternatives.size() >= kMaxMixedAlternatives) && !is_answer) continue;
+    MOTLEY_ASSIGN(planning::Evaluation evaluation, replayed(plan));
+    const std::string reason =
+        planning::explain_loss(found.problem, found.objective, plan, evaluation, found.plan, found.evaluation);
+    found.alternatives.push_back(
+        {plan, std::move(evaluation), worse, is_answer ? "the best with stages of one type each: " + reason : reason});
+  }
+  found.problem.micro_batches = found.plan.micro_batches;
+  return compare_mixed_counts(finder, found);
+}
+
+// The plan of the answer, with what it was chosen over and how sure it is.
+Result<planning::FoundPlan> describe_answer(const PlanFinder& finder, Solved solved,
+                                            const std::optional<planning::Measuring>& measuring) {
+  planning::FoundPlan found{.problem = *solved.problem,
+                            .objective = finder.task.objective,
+                            .method = finder.question.method,
+                            .answer = std::move(solved.answer),
+                            .plan = {},
+                            .evaluation = {},
+                            .alternatives = {},
+                            .uncertainty = {},
+                            .measuring = measuring,
+                            .marginals = {},
+                            .what_ifs = {},
+                            .methods = {}};
+  found.evaluation = found.answer.evaluation;
+  found.plan =
+      planning::to_plan(found.problem, *found.answer.best, found.evaluation, found.objective, finder.question.method);
+  if (found.answer.bound > 0) found.plan.bound = found.answer.bound;
+  if (measuring) found.plan.measured = measuring->best;
+  if (finder.question.heterogeneous_stages) {
+    MOTLEY_TRY(mix_stages(finder, found));
+  } else {
+    MOTLEY_TRY(explain_answer(finder, solved.rivals, found));
+  }
+  found.uncertainty = planning::find_uncertainty(found.problem, found.objective, found.plan, found.alternatives);
+  if (found.uncertainty) {
+    found.plan.predicted.step_seconds_low = found.uncertainty->low;
+    found.plan.predicted.step_seconds_high = found.uncertainty->high;
+  }
+  found.plan.bottleneck = planning::describe_bottleneck(found.problem, found.plan, found.evaluation);
+  return found;
 }
 
 // All methods, those with policy networks too.
@@ -305,35 +422,18 @@ Result<planning::FoundPlan> PlanFinder::find() const {
                                    : solve_by_measuring(*this, *chosen, measuring));
   if (!solved.answer.best) return fail(explain_no_plan(*this, solved.answer));
 
-  const planning::Request request = make_request(*this, *solved.problem);
-  planning::FoundPlan found{.problem = *solved.problem,
-                            .objective = task.objective,
-                            .method = question.method,
-                            .answer = std::move(solved.answer),
-                            .measuring = measuring,
-                            .marginals = {},
-                            .what_ifs = {},
-                            .methods = {}};
-  planning::Request brief = request;
-  brief.seconds = std::min(request.seconds, kMaxMarginalSeconds);
-  if (!measuring) {
-    MOTLEY_ASSIGN(found.marginals, planning::marginals({"exact", planning::plan_exact}, brief));
-  }
+  MOTLEY_ASSIGN(planning::FoundPlan found, describe_answer(*this, std::move(solved), measuring));
+  const planning::Request request = make_request(*this, found.problem);
   for (const planning::WhatIf& what_if : task.what_ifs) {
     MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(*chosen, request, what_if));
     found.what_ifs.emplace_back(what_if, std::move(regimes));
   }
   if (question.compare) found.methods = compare_methods(*this, all, request, found.answer);
+  if (stop.stop_requested() && (question.compare || !task.what_ifs.empty())) {
+    return fail(ErrorCode::kInterrupted, "interrupted before {} was done; nothing was written",
+                question.compare ? "the comparison" : "--what-if");
+  }
   return found;
-}
-
-Result<planning::Plan> PlanFinder::make_plan(const planning::FoundPlan& found) const {
-  planning::Plan plan =
-      planning::to_plan(found.problem, *found.answer.best, found.answer.evaluation, found.objective, question.method);
-  if (found.answer.bound > 0) plan.bound = found.answer.bound;
-  if (found.measuring) plan.measured = found.measuring->best;
-  return question.heterogeneous_stages ? planning::find_heterogeneous_stages(found.problem, plan, stop)
-                                       : Result<planning::Plan>(std::move(plan));
 }
 
 }  // namespace motley::app

@@ -47,11 +47,11 @@ struct PlanFinder {
   Ask ask;
   Tell tell;  // a line about each plan that is run
 
-  // The answer with what stands beside it: one device more or fewer, what-ifs, the other methods. It refers to `task`.
-  // Errors: kInvalidInput with the reason where it is proved that no plan exists; kUnavailable where none was found.
+  // The plan, with stages that mix types where the question wants them, and what stands beside it: what it was chosen
+  // over, one device more or fewer, what-ifs, the other methods. Where it is stopped, the best plan so far. Errors:
+  // kInvalidInput with the reason where it is proved that no plan exists; kUnavailable where none was found;
+  // kInterrupted where it is stopped before all methods or all what-ifs that were asked for have been answered.
   Result<planning::FoundPlan> find() const;
-  // The answer as a plan; with stages that mix types, where the question wants them.
-  Result<planning::Plan> make_plan(const planning::FoundPlan& found) const;
 };
 
 }  // namespace motley::app

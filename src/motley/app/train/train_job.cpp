@@ -9,6 +9,7 @@
 #include "motley/cluster/machine.h"
 #include "motley/planning/methods.h"
 #include "motley/planning/replan/heterogeneous_stages.h"
+#include "motley/planning/search/found_plan.h"
 #include "motley/serial/bench_row.h"
 #include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/job/servers.h"
@@ -42,6 +43,19 @@ cluster::Cluster describe_machine(const train::Job& job) {
   return cluster;
 }
 
+// Writes into the plan where it is slowest, and how far its step may be off as the measurements vary.
+Status say_how_sure(const planning::Problem& of_any, const planning::Objective& objective, planning::Plan& plan) {
+  planning::Problem problem = of_any;
+  problem.micro_batches = plan.micro_batches;
+  MOTLEY_ASSIGN(const planning::Evaluation evaluation, planning::evaluate_plan(problem, plan, objective));
+  plan.bottleneck = planning::describe_bottleneck(problem, plan, evaluation);
+  if (const auto uncertainty = planning::find_uncertainty(problem, objective, plan, {})) {
+    plan.predicted.step_seconds_low = uncertainty->low;
+    plan.predicted.step_seconds_high = uncertainty->high;
+  }
+  return {};
+}
+
 // From a profile of the job's network on this machine, or what a synthetic one is made from. The profile is left in the
 // folder, as is the cluster where the job names none.
 Result<planning::Plan> make_plan(const train::Job& job, const fs::path& folder, const TrainView& view) {
@@ -73,10 +87,13 @@ Result<planning::Plan> make_plan(const train::Job& job, const fs::path& folder, 
   }
   const planning::Plan best =
       planning::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
-  // Stages that mix types have no server to meet at.
-  return job.gradient_sync.method == "parameter-server"
-             ? Result<planning::Plan>(best)
-             : planning::find_heterogeneous_stages(*solved.problem, best, interrupt.token());
+  planning::Plan plan = best;
+  if (job.gradient_sync.method != "parameter-server") {  // at which stages that mix types cannot meet
+    MOTLEY_ASSIGN(const auto plans, planning::find_heterogeneous_stages(*solved.problem, best, interrupt.token()));
+    plan = plans.front();
+  }
+  MOTLEY_TRY(say_how_sure(*solved.problem, objective, plan));
+  return plan;
 }
 
 std::int64_t count_workers(const planning::Stage& stage) {
@@ -91,6 +108,17 @@ Result<bool> is_data_parallel(const train::Job& job, const planning::Plan& plan)
   if (job.execution.cluster.empty()) return true;
   MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.execution.cluster));
   return static_cast<std::int64_t>(cluster.workers.size()) == count_workers(plan.stages[0]);
+}
+
+// "12.3 ms a step (11 ms to 14 ms as far as the measurements vary)".
+std::string predicted_step(const planning::Plan& plan) {
+  const planning::Prediction& predicted = plan.predicted;
+  std::string text = format_seconds(predicted.step_seconds) + " a step";
+  if (predicted.step_seconds_low > 0) {
+    text += fmt::format(" ({} to {} as far as the measurements vary)", format_seconds(predicted.step_seconds_low),
+                        format_seconds(predicted.step_seconds_high));
+  }
+  return text;
 }
 
 // The job of `plan: auto` as the best plan for it wants it, found by what `motley profile` and `motley plan` do; the
@@ -117,10 +145,13 @@ Result<train::Job> plan_first(train::Job job, const train::RunDirectory& run, bo
     job.execution.plan = plan_file.string();
     job.execution.profile = fs::absolute(run.folder() / "profile.json").string();
   }
-  view.print(fmt::format("plan: {}: {}, predicted {} a step", plan_file.string(),
-                         whole ? fmt::format("{} workers compute the whole network", job.execution.workers)
-                               : fmt::format("{} stages, {} micro-batches", plan.stages.size(), plan.micro_batches),
-                         format_seconds(plan.predicted.step_seconds)));
+  view.print(fmt::format(
+      "plan: {}: {}, predicted {}", plan_file.string(),
+      whole ? (job.execution.workers == 1 ? std::string("one worker computes the whole network")
+                                          : fmt::format("{} workers compute the whole network", job.execution.workers))
+            : fmt::format("{}, {}", format_count(std::ssize(plan.stages), "stage"),
+                          format_count(plan.micro_batches, "micro-batch", "es")),
+      predicted_step(plan)));
   return job;
 }
 
@@ -274,7 +305,10 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
         {.count_folder = attempt != nullptr ? fs::path(attempt) : run.folder(), .quiet = request.quiet}));
     // The worker that was to write it may have been lost when all was done.
     const bool lacks_summary = !job.execution.elastic.empty() && !fs::exists(run.summary_file());
-    return lacks_summary ? train::write_summary(run, job) : Status();
+    if (lacks_summary) MOTLEY_TRY(train::write_summary(run, job));
+    const std::string compared = train::compare_with_plan(run, job);
+    if (!compared.empty()) view.print("plan: " + compared);
+    return {};
   };
   return conclude(run, request.rows, launch(), view);
 }

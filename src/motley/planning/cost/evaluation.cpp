@@ -46,6 +46,28 @@ void set_price(const Problem& problem, Evaluation& evaluation) {
   evaluation.cost = problem.total_samples / evaluation.throughput / kSecondsPerHour * evaluation.hourly_cost;
 }
 
+// Says which of the objective's limits are missed, and whether all is as it should be.
+void check_limits(const Objective& objective, Evaluation& evaluation) {
+  if (evaluation.throughput < objective.min_throughput * (1 - kTolerance)) {
+    add_missed_limit(evaluation, "throughput", evaluation.throughput, "below the minimum throughput",
+                     objective.min_throughput, " samples/s");
+  }
+  if (exceeds(evaluation.cost, objective.max_cost)) {
+    add_missed_limit(evaluation, "cost", evaluation.cost, "above the cap", objective.max_cost, "");
+  }
+  if (exceeds(evaluation.hourly_cost, objective.max_hourly_cost)) {
+    add_missed_limit(evaluation, "the price", evaluation.hourly_cost, "above the cap", objective.max_hourly_cost,
+                     " an hour");
+  }
+  evaluation.feasible = evaluation.violation.empty();
+}
+
+// Of a step, a device of the stage.
+double occupied_seconds(const Problem& problem, const StageCost& cost) {
+  return static_cast<double>(problem.micro_batches) * std::max(cost.compute_seconds, cost.transfer_seconds) +
+         cost.gradient_sync_seconds + cost.update_seconds;
+}
+
 void evaluate_heterps(const Problem& problem, const Candidate& candidate, Evaluation& evaluation) {
   double slowest = -1;
   int previous = -1;
@@ -93,9 +115,7 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
       add_violation(evaluation, fmt::format("stage {} needs {} a device, {} has {}", s, format_bytes(cost.memory_bytes),
                                             type.name, format_bytes(type.memory_bytes)));
     }
-    const double occupied =
-        static_cast<double>(problem.micro_batches) * std::max(cost.compute_seconds, cost.transfer_seconds) +
-        cost.gradient_sync_seconds + cost.update_seconds;
+    const double occupied = occupied_seconds(problem, cost);
     if (occupied > busiest) {
       busiest = occupied;
       evaluation.bottleneck = static_cast<int>(s);
@@ -212,6 +232,7 @@ PipelineStage pipeline_stage(const Problem& problem, int first, int last, int ty
   const Type& device = problem.type(type);
   PipelineStage stage;
   stage.samples = problem.micro_batch_samples();
+  stage.update_seconds = device.step_seconds;
   stage.in_flight =
       static_cast<double>(count_warm_up(problem.schedule, index(position), index(stages), problem.micro_batches));
   double sparse_bytes = 0;
@@ -292,18 +313,7 @@ Evaluation evaluate(const Problem& problem, const Candidate& candidate, const Ob
     evaluation.throughput = static_cast<double>(problem.batch) / *measured_step_seconds;
   }
   set_price(problem, evaluation);
-  if (evaluation.throughput < objective.min_throughput * (1 - kTolerance)) {
-    add_missed_limit(evaluation, "throughput", evaluation.throughput, "below the minimum throughput",
-                     objective.min_throughput, " samples/s");
-  }
-  if (exceeds(evaluation.cost, objective.max_cost)) {
-    add_missed_limit(evaluation, "cost", evaluation.cost, "above the cap", objective.max_cost, "");
-  }
-  if (exceeds(evaluation.hourly_cost, objective.max_hourly_cost)) {
-    add_missed_limit(evaluation, "the price", evaluation.hourly_cost, "above the cap", objective.max_hourly_cost,
-                     " an hour");
-  }
-  evaluation.feasible = evaluation.violation.empty();
+  check_limits(objective, evaluation);
   return evaluation;
 }
 
@@ -318,6 +328,121 @@ double value(const Evaluation& evaluation, Criterion criterion) {
       return evaluation.step_seconds;
   }
   return kInfinity;
+}
+
+namespace {
+
+// Devices of one type in a stage of a plan, each with this share of a micro-batch.
+struct Group {
+  int type;
+  double count;
+  double share;
+};
+
+Result<std::vector<std::vector<Group>>> list_groups(const Problem& problem, const Plan& plan) {
+  std::vector<std::vector<Group>> stages;
+  for (const Stage& stage : plan.stages) {
+    std::vector<Group>& groups = stages.emplace_back();
+    for (const Replicas& replicas : stage.replicas) {
+      const auto type = std::ranges::find(problem.types, replicas.type, &Type::name);
+      if (type == problem.types.end()) {
+        return fail(ErrorCode::kInvalidInput, "the plan has devices of type '{}', which are not in the cluster",
+                    replicas.type);
+      }
+      groups.push_back(
+          {static_cast<int>(type - problem.types.begin()), static_cast<double>(replicas.count), replicas.share});
+    }
+  }
+  return stages;
+}
+
+double count_devices(const std::vector<Group>& groups) {
+  double count = 0;
+  for (const Group& group : groups) count += group.count;
+  return count;
+}
+
+// Nothing where a stage mixes types or shares.
+std::optional<Candidate> to_candidate(const Plan& plan, const std::vector<std::vector<Group>>& stages) {
+  Candidate candidate;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (stages[s].size() > 1) return std::nullopt;
+    const Stage& stage = plan.stages[s];
+    candidate.push_back({stage.first_layer, stage.last_layer, stages[s].front().type,
+                         static_cast<std::int64_t>(stages[s].front().count), stage.recompute});
+  }
+  return candidate;
+}
+
+StageCost mixed_stage_cost(const Problem& problem, const Plan& plan, const std::vector<std::vector<Group>>& stages,
+                           std::size_t s) {
+  const Stage& stage = plan.stages[s];
+  StageCost cost;
+  double sparse = 0;
+  std::vector<int> types;
+  for (const Group& group : stages[s]) {
+    const PipelineStage times = pipeline_stage(problem, stage.first_layer, stage.last_layer, group.type, -1,
+                                               static_cast<int>(s), static_cast<int>(stages.size()));
+    const double k = 1 / group.share;  // as if all were like this one
+    const double seconds = times.forward_seconds(k) + times.backward_seconds(k, stage.recompute);
+    if (seconds > cost.compute_seconds) {
+      cost.compute_seconds = seconds;
+      cost.forward_seconds = times.forward_seconds(k);
+      cost.backward_seconds = times.backward_seconds(k, stage.recompute);
+    }
+    sparse = std::max(sparse, times.sparse_seconds * times.samples / k);
+    cost.update_seconds = std::max(cost.update_seconds, times.update_seconds);
+    cost.memory_bytes = std::max(cost.memory_bytes, times.memory_bytes(k, stage.recompute));
+    types.push_back(group.type);
+  }
+  double parameter_bytes = 0;
+  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    parameter_bytes += problem.layer(layer).parameter_bytes;
+  }
+  cost.gradient_sync_seconds = gradient_sync_seconds(stage.gradient_sync, parameter_bytes, count_devices(stages[s]),
+                                                     slowest_link(problem, types));
+  if (s + 1 < stages.size()) {
+    const double bytes = problem.micro_batch_samples() * problem.cut_bytes[index(stage.last_layer + 1)] /
+                         std::min(count_devices(stages[s]), count_devices(stages[s + 1]));
+    for (const Group& from : stages[s]) {
+      for (const Group& to : stages[s + 1]) {
+        const Link& link = problem.link(from.type, to.type);
+        cost.transfer_seconds = std::max(cost.transfer_seconds, link.latency_seconds + bytes / link.bytes_per_second);
+      }
+    }
+  }
+  cost.communication_seconds = std::max(sparse, cost.transfer_seconds);
+  return cost;
+}
+
+}  // namespace
+
+Result<Evaluation> evaluate_plan(const Problem& problem, const Plan& plan, const Objective& objective) {
+  if (plan.micro_batches != problem.micro_batches) {
+    Problem its_problem = problem;
+    its_problem.micro_batches = plan.micro_batches;
+    return evaluate_plan(its_problem, plan, objective);
+  }
+  MOTLEY_ASSIGN(const auto stages, list_groups(problem, plan));
+  if (const auto candidate = to_candidate(plan, stages)) return evaluate(problem, *candidate, objective);
+  Evaluation evaluation;
+  evaluation.used.resize(problem.types.size());
+  double busiest = -1;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (const Group& group : stages[s]) evaluation.used[index(group.type)] += static_cast<std::int64_t>(group.count);
+    const StageCost& cost = evaluation.stages.emplace_back(mixed_stage_cost(problem, plan, stages, s));
+    const double occupied = occupied_seconds(problem, cost);
+    if (occupied > busiest) {
+      busiest = occupied;
+      evaluation.bottleneck = static_cast<int>(s);
+    }
+  }
+  check_counts(problem, evaluation);
+  evaluation.step_seconds = pipeline_time(problem, evaluation.stages).step;
+  evaluation.throughput = static_cast<double>(problem.batch) / evaluation.step_seconds;
+  set_price(problem, evaluation);
+  check_limits(objective, evaluation);
+  return evaluation;
 }
 
 Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, BatchSplit shares) {

@@ -96,6 +96,11 @@ double value(const Evaluation& evaluation, Criterion criterion);
 enum class BatchSplit { kEqual, kBalanced };
 Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, BatchSplit shares);
 
+// A plan's step in the problem's numbers; its stages may mix types (kPipeline): a stage takes what its slowest device
+// takes for its share of a micro-batch, and its devices meet over the slowest link among them. The number of
+// micro-batches is the plan's. Errors (kInvalidInput): device types that the problem does not have.
+Result<Evaluation> evaluate_plan(const Problem& problem, const Plan& plan, const Objective& objective);
+
 // The plan that a candidate stands for, with names instead of indices.
 Plan to_plan(const Problem& problem, const Candidate& candidate, const Evaluation& evaluation,
              const Objective& objective, const std::string& method);
@@ -137,7 +142,7 @@ struct PipelineStage {
   double send_latency = 0;
   GradientSync gradient_sync = GradientSync::kNone;
   Link link;                  // among its devices
-  double update_seconds = 0;  // of the weights, by every device
+  double update_seconds = 0;  // of the weights, and what else a step takes once, by every device
 
   double forward_seconds(double k) const { return forward.at(samples / k) + sparse_seconds * samples / k; }
   double backward_seconds(double k, bool recompute) const {

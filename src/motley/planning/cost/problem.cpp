@@ -130,6 +130,14 @@ Status validate(const Problem& problem) {
 
 namespace {
 
+constexpr double kDeviationOfSpread = 1.4826;  // a normal distribution's standard deviation, of its median absolute one
+
+// What the times on the device have in common: whole passes vary, and their times drift.
+double common_noise(const model::DeviceProfile& device) {
+  if (!device.noise) return 0;
+  return std::hypot(kDeviationOfSpread * device.noise->pass_spread, device.noise->drift);
+}
+
 // The link between two device types: the profile's, else the slowest of the cluster between nodes that have them.
 Link link_between(const model::Profile& profile, const cluster::Cluster& cluster, const std::string& from,
                   const std::string& to) {
@@ -212,7 +220,9 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
          .memory_bytes = type.memory_bytes,
          .gradient_sync = type.kind == cluster::DeviceKind::kCpu ? GradientSync::kParameterServer : GradientSync::kRing,
          .bytes_per_second = own.bytes_per_second,
-         .latency_seconds = own.latency_seconds});
+         .latency_seconds = own.latency_seconds,
+         .step_seconds = device->once_seconds,
+         .noise = common_noise(*device)});
   }
   for (std::size_t layer = 0; layer < problem.layers.size(); ++layer) {
     for (const model::DeviceProfile* device : devices) {
@@ -221,7 +231,9 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
                                .backward = time.backward,
                                .compute_fraction = device->compute_fraction,
                                .communication_fraction = device->communication_fraction,
-                               .update_seconds = time.update_seconds});
+                               .update_seconds = time.update_seconds,
+                               .overhead = time.overhead,
+                               .noise = kDeviationOfSpread * time.relative_spread()});
     }
   }
   for (const Type& from : problem.types) {

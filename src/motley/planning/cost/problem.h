@@ -39,6 +39,8 @@ struct Type {
   // What one device sends or receives with the others of its stage, and with the servers of sparse tables.
   double bytes_per_second = kInfinity;
   double latency_seconds = 0;
+  double step_seconds = 0;  // what a step takes once and is no layer's (kPipeline)
+  double noise = 0;         // standard deviation of what its times have in common, as a share of them; 0: not known
 };
 
 // One layer on one type.
@@ -48,6 +50,10 @@ struct LayerOnType {
   double compute_fraction = 1;        // alpha
   double communication_fraction = 1;  // beta
   double update_seconds = 0;          // of its weights, once a step (kPipeline)
+  Affine overhead = {};               // of both: loss, loading and the framework's, which are not its own
+  double noise = 0;                   // standard deviation of its own times, as a share of them; 0: not known
+
+  double own_seconds(double samples) const { return forward.at(samples) + backward.at(samples) - overhead.at(samples); }
 };
 
 // One layer on any type; bytes of one sample where not said otherwise.

@@ -82,6 +82,7 @@ void fields(Archive& archive, PlanInFile& file) {
   archive.optional("measured", plan.measured,
                    "Where the plan was chosen by steps of real runs: the median step of its own.");
   archive.optional("bound", plan.bound, "No plan has an objective below this.");
+  archive.optional("bottleneck", plan.bottleneck, "Where the plan is slowest, in words.");
 }
 
 }  // namespace
@@ -108,6 +109,9 @@ static void fields(Archive& archive, Prediction& predicted) {
   archive.required("throughput", predicted.throughput, "Samples a second.");
   archive.required("hourly_cost", predicted.hourly_cost, "Of all devices of the plan.");
   archive.required("cost", predicted.cost, "For the job's samples.");
+  archive.optional("step_seconds_low", predicted.step_seconds_low,
+                   "As far as the measured times vary, 9 of 10 steps are between this and the next. 0: not known.");
+  archive.optional("step_seconds_high", predicted.step_seconds_high);
 }
 
 template <class Archive>

@@ -44,9 +44,11 @@ struct Stage {
 
 struct Prediction {
   double step_seconds = 0;
-  double throughput = 0;   // samples a second
-  double hourly_cost = 0;  // of all devices of the plan
-  double cost = 0;         // for the job's samples
+  double throughput = 0;        // samples a second
+  double hourly_cost = 0;       // of all devices of the plan
+  double cost = 0;              // for the job's samples
+  double step_seconds_low = 0;  // 9 of 10 draws of the measured times give a step between these; 0: not known
+  double step_seconds_high = 0;
   bool operator==(const Prediction&) const = default;
 };
 
@@ -72,6 +74,7 @@ struct Plan {
   Prediction predicted;              // by the cost model
   std::optional<Measured> measured;  // where the plan was chosen by measured steps
   std::optional<double> bound;       // no plan has an objective below this
+  std::string bottleneck = {};       // in words
   bool operator==(const Plan&) const = default;
 };
 

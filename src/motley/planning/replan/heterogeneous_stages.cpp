@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 
 #include "motley/planning/replan/repartition.h"
 #include "motley/planning/simulate/simulate.h"
@@ -46,19 +45,43 @@ std::vector<int> list_devices(const Problem& problem, const Plan& plan) {
   return devices;
 }
 
+// Neighbours of one type with equal shares as one entry.
+void join_alike(std::vector<Replicas>& replicas) {
+  std::vector<Replicas> joined;
+  for (const Replicas& one : replicas) {
+    if (!joined.empty() && joined.back().type == one.type && std::abs(joined.back().share - one.share) < kTolerance) {
+      joined.back().count += one.count;
+    } else {
+      joined.push_back(one);
+    }
+  }
+  if (joined.size() == 1) joined[0].share = 1 / static_cast<double>(joined[0].count);
+  replicas = std::move(joined);
+}
+
 class Mixing {
  public:
   Mixing(const Problem& types, std::stop_token stop) : types_(types), stop_(std::move(stop)) {}
 
-  // Keeps the plan if it is the best so far.
+  // Keeps the plan with what it is replayed to take and costs, unless it is there already.
   Status consider(Plan plan) {
     Problem problem = types_;
     problem.micro_batches = plan.micro_batches;
     MOTLEY_ASSIGN(const Timeline timeline, simulate(problem, plan, {.keep_events = false}));
-    if (best_ && timeline.step_seconds >= best_->predicted.step_seconds) return {};
+    const auto is_same = [&](const Plan& other) {
+      return other.stages == plan.stages && other.micro_batches == plan.micro_batches;
+    };
+    if (std::ranges::any_of(plans_, is_same)) return {};
     plan.predicted = {.step_seconds = timeline.step_seconds,
                       .throughput = static_cast<double>(plan.batch) / timeline.step_seconds};
-    best_ = std::move(plan);
+    for (const Stage& stage : plan.stages) {
+      for (const Replicas& replicas : stage.replicas) {
+        const auto type = std::ranges::find(types_.types, replicas.type, &Type::name);
+        plan.predicted.hourly_cost += static_cast<double>(replicas.count) * type->price_per_hour;
+      }
+    }
+    plan.predicted.cost = types_.total_samples / plan.predicted.throughput / 3600 * plan.predicted.hourly_cost;
+    plans_.push_back(std::move(plan));
     return {};
   }
 
@@ -83,25 +106,31 @@ class Mixing {
         const int type = devices[index(placement.workers[place++])];
         replicas.type = types_.type(type).name;
       }
+      join_alike(stage.replicas);
     }
+    placement.plan.method = plan.method + ", then mixed stages";
     return consider(std::move(placement.plan));
   }
 
-  const Plan& best() const { return *best_; }
+  std::vector<Plan> take_plans() {
+    std::ranges::stable_sort(plans_, {}, [](const Plan& plan) { return plan.predicted.step_seconds; });
+    return std::move(plans_);
+  }
 
  private:
   const Problem& types_;
   const std::stop_token stop_;
-  std::optional<Plan> best_;
+  std::vector<Plan> plans_;
 };
 
 }  // namespace
 
-Result<Plan> find_heterogeneous_stages(const Problem& types, const Plan& plan, const std::stop_token& stop) {
+Result<std::vector<Plan>> find_heterogeneous_stages(const Problem& types, const Plan& plan,
+                                                    const std::stop_token& stop) {
   const std::vector<int> own = list_devices(types, plan);
   Mixing mixing(types, stop);
   MOTLEY_TRY(mixing.consider(plan));
-  if (own.size() > kMaxHeterogeneousDevices) return mixing.best();
+  if (own.size() > kMaxHeterogeneousDevices) return mixing.take_plans();
   MOTLEY_TRY(mixing.improve(plan, own, true));
   const std::vector<int> all = fastest_first(types);
   for (std::size_t count = 1; count <= all.size(); ++count) {
@@ -116,17 +145,7 @@ Result<Plan> find_heterogeneous_stages(const Problem& types, const Plan& plan, c
       MOTLEY_TRY(mixing.improve(whole, devices, false));
     }
   }
-  Plan best = mixing.best();
-  best.method = plan.method + ", then mixed stages";
-  best.bound.reset();
-  for (const Stage& stage : best.stages) {
-    for (const Replicas& replicas : stage.replicas) {
-      const auto type = std::ranges::find(types.types, replicas.type, &Type::name);
-      best.predicted.hourly_cost += static_cast<double>(replicas.count) * type->price_per_hour;
-    }
-  }
-  best.predicted.cost = types.total_samples / best.predicted.throughput / 3600 * best.predicted.hourly_cost;
-  return best;
+  return mixing.take_plans();
 }
 
 }  // namespace motley::planning

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <stop_token>
+#include <vector>
 
 #include "motley/base/result.h"
 #include "motley/planning/cost/problem.h"
@@ -13,11 +14,12 @@ namespace motley::planning {
 
 inline constexpr int kMaxHeterogeneousDevices = 8;
 
-// The plan with the shortest step, as planning::simulate has it, that is found from the given one, which is the answer
-// where it has more devices than kMaxHeterogeneousDevices. Laid out anew (repartition.h) until that is of no use are:
-// the plan over its own devices; and one stage of the fastest one, two, ... of all that the problem has, in several
-// numbers of micro-batches. The answer is no worse than the given plan. `types` is the problem (kPipeline) that the
-// plan answers. Deterministic, except where it is stopped. Errors are those of planning::simulate.
-Result<Plan> find_heterogeneous_stages(const Problem& types, const Plan& plan, const std::stop_token& stop);
+// The plans that are found from the given one, which is one of them, with the shortest step as planning::simulate has
+// it first. It is the only one where it has more devices than kMaxHeterogeneousDevices. Laid out anew (repartition.h)
+// until that is of no use are: the plan over its own devices; and one stage of the fastest one, two, ... of all that
+// the problem has, in several numbers of micro-batches. `types` is the problem (kPipeline) that the plan answers.
+// Deterministic, except where it is stopped. Errors are those of planning::simulate.
+Result<std::vector<Plan>> find_heterogeneous_stages(const Problem& types, const Plan& plan,
+                                                    const std::stop_token& stop);
 
 }  // namespace motley::planning

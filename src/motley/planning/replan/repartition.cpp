@@ -179,7 +179,8 @@ class Repartition {
       if (samples[i] == 0) continue;
       cost.forward_seconds = std::max(cost.forward_seconds, forward(workers[i], first, last).at(samples[i]));
       cost.backward_seconds = std::max(cost.backward_seconds, backward(workers[i], first, last).at(samples[i]));
-      cost.update_seconds = std::max(cost.update_seconds, over(sums_[index(workers[i])].update, first, last));
+      cost.update_seconds = std::max(cost.update_seconds, problem_.type(workers[i]).step_seconds +
+                                                              over(sums_[index(workers[i])].update, first, last));
     }
     return cost;
   }
@@ -375,12 +376,13 @@ Problem problem_of_workers(const Problem& types, const std::vector<WorkerSpeed>&
     problem.types.push_back(types.types[index(workers[worker].type)]);
     problem.types.back().name = fmt::format("worker-{}", worker);
     problem.types.back().count = 1;
+    problem.types.back().step_seconds *= workers[worker].slowdown;
     for (const WorkerSpeed& other : workers) problem.links.push_back(types.link(workers[worker].type, other.type));
   }
   for (int layer = 0; layer < types.layer_count(); ++layer) {
     for (const WorkerSpeed& worker : workers) {
       LayerOnType time = types.at(layer, worker.type);
-      for (Affine* part : {&time.forward, &time.backward}) {
+      for (Affine* part : {&time.forward, &time.backward, &time.overhead}) {
         part->fixed *= worker.slowdown;
         part->per_sample *= worker.slowdown;
       }

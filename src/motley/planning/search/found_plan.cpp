@@ -40,6 +40,22 @@ bool read_number(std::string_view text, double& value) {
   return !copy.empty() && *end == '\0' && std::isfinite(value);
 }
 
+// Of the candidates that are like this one and have one more device of the type in one of their stages, the best.
+std::optional<Evaluation> best_with_one_more(const Problem& problem, const Objective& objective, const Candidate& like,
+                                             int type) {
+  std::optional<Evaluation> best;
+  for (std::size_t s = 0; s < like.size(); ++s) {
+    if (like[s].type != type) continue;
+    Candidate candidate = like;
+    ++candidate[s].replicas;
+    Evaluation evaluation = evaluate(problem, candidate, objective);
+    if (!evaluation.feasible) continue;
+    const bool is_better = !best || value(evaluation, objective.criterion) < value(*best, objective.criterion);
+    if (is_better) best = std::move(evaluation);
+  }
+  return best;
+}
+
 // The answer with one quantity set.
 Result<Answer> answer_at(const Planner& planner, const Request& request, const WhatIf& question, double value) {
   Problem problem = request.problem;
@@ -57,11 +73,13 @@ Result<Answer> answer_at(const Planner& planner, const Request& request, const W
     case Quantity::kSpeed:
       for (int layer = 0; layer < problem.layer_count(); ++layer) {
         LayerOnType& entry = problem.table[problem.place(layer, question.type)];
-        for (double* seconds : {&entry.forward.fixed, &entry.forward.per_sample, &entry.backward.fixed,
-                                &entry.backward.per_sample, &entry.update_seconds}) {
+        for (double* seconds :
+             {&entry.forward.fixed, &entry.forward.per_sample, &entry.backward.fixed, &entry.backward.per_sample,
+              &entry.overhead.fixed, &entry.overhead.per_sample, &entry.update_seconds}) {
           *seconds /= value;
         }
       }
+      problem.types[index(question.type)].step_seconds /= value;
       break;
     case Quantity::kBandwidth:
       problem.types[index(question.type)].bytes_per_second *= value;
@@ -84,16 +102,29 @@ Result<Answer> answer_at(const Planner& planner, const Request& request, const W
 
 }  // namespace
 
-Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& request) {
-  std::vector<Marginal> all;
+Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& request, const Candidate& best) {
+  const Problem& problem = request.problem;
+  std::vector<std::int64_t> used(problem.types.size());
+  for (const StageChoice& stage : best) used[index(stage.type)] += stage.replicas;
   Request part = request;
-  part.seconds = request.seconds / (2 * request.problem.type_count());
-  for (int type = 0; type < request.problem.type_count(); ++type) {
-    const double count = static_cast<double>(request.problem.type(type).count);
-    const WhatIf question{.quantity = Quantity::kCount, .type = type, .low = count, .high = count, .text = ""};
-    Marginal marginal{.type = type, .one_more = {}, .one_fewer = {}};
-    MOTLEY_ASSIGN(marginal.one_more, answer_at(planner, part, question, count + 1));
-    MOTLEY_ASSIGN(marginal.one_fewer, answer_at(planner, part, question, std::max(0.0, count - 1)));
+  part.seconds = request.seconds / (2 * static_cast<double>(problem.type_count()));
+  std::vector<Marginal> all;
+  for (int type = 0; type < problem.type_count(); ++type) {
+    const std::int64_t own = used[index(type)];
+    if (own == 0) continue;
+    Marginal marginal{.type = type, .used = own, .one_more = {}, .one_fewer = {}};
+    const auto with_count = [&](std::int64_t count) -> Result<Marginal::Change> {
+      const auto value = static_cast<double>(count);
+      const WhatIf question{.quantity = Quantity::kCount, .type = type, .low = value, .high = value, .text = ""};
+      MOTLEY_ASSIGN(const Answer answer, answer_at(planner, part, question, value));
+      return Marginal::Change{answer.best ? std::optional(answer.evaluation) : std::nullopt, answer.proved};
+    };
+    MOTLEY_ASSIGN(marginal.one_fewer, with_count(own - 1));
+    if (own == problem.type(type).count) {
+      MOTLEY_ASSIGN(marginal.one_more, with_count(own + 1));
+    } else {
+      marginal.one_more = {best_with_one_more(problem, request.objective, best, type), true};
+    }
     all.push_back(std::move(marginal));
   }
   return all;
@@ -186,18 +217,80 @@ std::string format_figure(double value) {
   return std::abs(value) < 1000 ? fmt::format("{:.3g}", value) : format_number(value);
 }
 
-int heaviest_layer(const Problem& problem, const StageChoice& stage) {
-  int heaviest = stage.first;
+std::string describe_price(const Evaluation& evaluation) {
+  return evaluation.hourly_cost > 0 ? format_figure(evaluation.hourly_cost) + " an hour" : "no stated price";
+}
+
+std::string describe(const Progress& progress, Criterion criterion) {
+  if (!std::isfinite(progress.best)) return "no plan yet";
+  const std::string best = criterion == Criterion::kMinCost         ? "cost " + format_figure(progress.best)
+                           : criterion == Criterion::kMaxThroughput ? format_figure(1 / progress.best) + " samples/s"
+                                                                    : format_seconds(progress.best) + " a step";
+  if (progress.bound <= 0) return fmt::format("best {}, no bound yet", best);
+  return fmt::format("best {}, at most {} from the optimum", best,
+                     format_percent(std::max(0.0, progress.best / progress.bound - 1), 1));
+}
+
+int longest_layer(const Problem& problem, int first, int last, int type, double samples) {
+  int longest = first;
+  for (int layer = first; layer <= last; ++layer) {
+    if (problem.at(layer, type).own_seconds(samples) > problem.at(longest, type).own_seconds(samples)) longest = layer;
+  }
+  return longest;
+}
+
+namespace {
+
+// Of a stage's devices one that takes longest, and the samples that it gets at a time.
+struct SlowestDevice {
+  int type = 0;
+  double samples = 1;
+};
+SlowestDevice find_slowest(const Problem& problem, const Stage& stage) {
+  const bool pipeline = problem.cost_model == CostModel::kPipeline;
+  SlowestDevice slowest;
   double most = -1;
-  for (int layer = stage.first; layer <= stage.last; ++layer) {
-    const LayerOnType& times = problem.at(layer, stage.type);
-    const double seconds = times.forward.at(problem.profile_batch) + times.backward.at(problem.profile_batch);
+  for (const Replicas& replicas : stage.replicas) {
+    const auto found = std::ranges::find(problem.types, replicas.type, &Type::name);
+    const int type = static_cast<int>(found - problem.types.begin());
+    const double samples = pipeline ? problem.micro_batch_samples() * replicas.share : problem.profile_batch;
+    double seconds = 0;
+    for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+      seconds += problem.at(layer, type).forward.at(samples) + problem.at(layer, type).backward.at(samples);
+    }
     if (seconds > most) {
       most = seconds;
-      heaviest = layer;
+      slowest = {type, samples};
     }
   }
-  return heaviest;
+  return slowest;
+}
+
+}  // namespace
+
+std::string describe_bottleneck(const Problem& problem, const Plan& plan, const Evaluation& evaluation) {
+  const auto number = index(evaluation.bottleneck);
+  const Stage& stage = plan.stages[number];
+  const StageCost& took = evaluation.stages[number];
+  const char* per = problem.cost_model == CostModel::kPipeline ? "a micro-batch" : "a sample";
+  const auto [type, samples] = find_slowest(problem, stage);
+  const int layer = longest_layer(problem, stage.first_layer, stage.last_layer, type, samples);
+  double overhead = 0;
+  for (int one = stage.first_layer; one <= stage.last_layer; ++one) {
+    overhead += problem.at(one, type).overhead.at(samples);
+  }
+  const double own = problem.at(layer, type).own_seconds(samples);
+  std::string text = fmt::format("stage {} is the bottleneck ", number);
+  text += took.compute_seconds >= took.communication_seconds
+              ? fmt::format("(it computes {} {})", format_seconds(took.compute_seconds), per)
+              : fmt::format("(it communicates {} {}, and computes {})", format_seconds(took.communication_seconds), per,
+                            format_seconds(took.compute_seconds));
+  text += fmt::format("; its longest layer is {}, {} for {} on {}", problem.layer(layer).name, format_seconds(own),
+                      samples == 1 ? "1 sample" : format_figure(samples) + " samples", problem.type(type).name);
+  if (overhead > own) {
+    text += fmt::format("; loss, loading and the framework take {} besides its layers", format_seconds(overhead));
+  }
+  return text;
 }
 
 std::string explain_impossible(const Problem& problem, const Objective& objective, const Answer& most,
@@ -217,19 +310,20 @@ std::string explain_impossible(const Problem& problem, const Objective& objectiv
       if (count > 0) used.push_back(fmt::format("{}{} {}", count == of.count ? "all " : "", count, of.name));
     }
     const StageChoice& stage = (*most.best)[index(best.bottleneck)];
-    const std::string layer = problem.layer(heaviest_layer(problem, stage)).name;
+    const std::string layer =
+        problem.layer(longest_layer(problem, stage.first, stage.last, stage.type, problem.profile_batch)).name;
     return fmt::format("no plan reaches {} samples/s: the best {} {} with {}{}; layer {} is the bottleneck",
                        format_figure(objective.min_throughput), most.proved ? "is" : "found is",
                        format_figure(best.throughput), fmt::join(used, " and "),
                        most.proved ? "" : ", and none is above " + format_figure(1 / most.bound), layer);
   }
-  std::string text = fmt::format(
-      "no plan has {}; without these limits, the most is {} samples/s at {} an hour, {} in all", describe(objective),
-      format_figure(best.throughput), format_figure(best.hourly_cost), format_figure(best.cost));
+  std::string text =
+      fmt::format("no plan has {}; without these limits, the most is {} samples/s at {}, {} in all",
+                  describe(objective), format_figure(best.throughput), describe_price(best), format_figure(best.cost));
   if (least.best) {
     const Evaluation& cheap = least.evaluation;
-    text += fmt::format(", and the lowest cost {} at {} samples/s and {} an hour", format_figure(cheap.cost),
-                        format_figure(cheap.throughput), format_figure(cheap.hourly_cost));
+    text += fmt::format(", and the lowest cost {} at {} samples/s and {}", format_figure(cheap.cost),
+                        format_figure(cheap.throughput), describe_price(cheap));
   }
   return text;
 }

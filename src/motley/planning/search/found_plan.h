@@ -11,19 +11,27 @@
 #include <vector>
 
 #include "motley/planning/cost/evaluation.h"
+#include "motley/planning/search/alternatives.h"
 #include "motley/planning/search/planner.h"
 
 namespace motley::planning {
 
-// The best plans with one device more and one fewer of a type.
+// What would be with another device of a type that a plan uses, or without one of them.
 struct Marginal {
+  struct Change {
+    std::optional<Evaluation> best;  // of the best plan then; none: there is none
+    bool is_proved = false;          // no plan is better, or there is none
+  };
   int type = 0;
-  Answer one_more;
-  Answer one_fewer;  // of a type that has none: the same as now
+  std::int64_t used = 0;  // by the plan
+  // One more than it uses: where the plan leaves none aside, the best plan with one more to use; else the best of those
+  // that are like the plan and use one more.
+  Change one_more;
+  Change one_fewer;  // of the plans that use fewer than this one
 };
-// One for each type, of which a planner is asked twice: a request's time limit is shared out among all. Errors: those
-// of the planner.
-Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& request);
+// One for each type that the best candidate uses, of which a planner is asked up to twice: a request's time limit is
+// shared out among all. Errors: those of the planner.
+Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& request, const Candidate& best);
 
 enum class Quantity {
   kPrice,          // TYPE.price: per hour
@@ -71,10 +79,15 @@ struct Measuring {
 
 // The plan with all that was asked beside it. Prices are in the currency of the cluster file.
 struct FoundPlan {
-  const Problem& problem;
+  Problem problem;  // in the plan's number of micro-batches
   Objective objective;
   std::string method;
-  Answer answer;  // with a best candidate; its evaluation is the cost model's
+  Answer answer;          // of the method, with a best candidate; its evaluation is the cost model's
+  Plan plan;              // that is written: the answer, or what it led to with stages that mix types
+  Evaluation evaluation;  // of that plan
+  bool is_mixed = false;  // the plan is not the answer, and its step was replayed
+  std::vector<Alternative> alternatives;
+  std::optional<Uncertainty> uncertainty;
   std::optional<Measuring> measuring;
   std::vector<Marginal> marginals;
   std::vector<std::pair<WhatIf, std::vector<Regime>>> what_ifs;
@@ -84,8 +97,18 @@ struct FoundPlan {
 // A number in a text: to three digits, and an integer from 1000 on: "3.14", "14,210"; "–" where it is infinite.
 std::string format_figure(double value);
 
-// The layer that takes longest in a stage: what would have to shrink for the stage to become faster.
-int heaviest_layer(const Problem& problem, const StageChoice& stage);
+// What the devices of a plan cost: "3.14 an hour"; where none of them has a price, that.
+std::string describe_price(const Evaluation& evaluation);
+
+// "best 14,210 samples/s, at most 3.1 % from the optimum"; what is not known yet is told so.
+std::string describe(const Progress& progress, Criterion criterion);
+
+// The layer of a run of layers that takes longest by itself on devices of a type, each of which gets so many samples.
+int longest_layer(const Problem& problem, int first, int last, int type, double samples);
+
+// Where the plan is slowest: "stage 1 is the bottleneck (it computes 3.2 ms a micro-batch); its longest layer is fc1,
+// 1.9 ms for 64 samples on cpu".
+std::string describe_bottleneck(const Problem& problem, const Plan& plan, const Evaluation& evaluation);
 
 // "no plan reaches 20,000 samples/s: the best is 14,210 with all 8 gpu; layer fc2 is the bottleneck". `most` and
 // `least` are the answers to highest throughput and to lowest cost on the same devices, without limits.

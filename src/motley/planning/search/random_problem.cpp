@@ -78,6 +78,7 @@ Problem random_problem(const RandomProblemOptions& options, std::uint64_t seed) 
     type.gradient_sync = speed < 4 ? GradientSync::kParameterServer : GradientSync::kRing;
     type.bytes_per_second = log_between(random, 1e9, 1e10) * std::pow(speed, 0.3);
     type.latency_seconds = log_between(random, 1e-6, 1e-4);
+    if (options.updates) type.step_seconds = 1e-3 / speed;
     if (options.memory) {
       const double all =
           problem.memory_per_parameter_byte * parameters + static_cast<double>(problem.batch) * activations;

@@ -19,7 +19,7 @@ struct RandomProblemOptions {
   bool links = false;            // transfers between stages cost time; else links are unlimited
   bool fractions = true;         // alpha and beta below 1, of each layer and type; else 1 everywhere
   bool allow_recompute = false;  // kPipeline
-  bool updates = false;          // weights take time to update (kPipeline)
+  bool updates = false;          // weights take time to update, and a step what it takes once (kPipeline)
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
 };
 

@@ -125,6 +125,7 @@ Result<std::vector<TypedStage>> typed_stages(const Problem& problem, const Plan&
 // One micro-batch on one device that takes `samples` of it.
 DeviceState find_device(const Problem& problem, const Stage& stage, int type, double samples) {
   DeviceState device;
+  device.update_seconds = problem.type(type).step_seconds;
   double forward = 0, backward = 0, sparse_bytes = 0;
   for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
     forward += problem.at(layer, type).forward.at(samples);

@@ -5,7 +5,10 @@
 #include <utility>
 
 #include "motley/base/guard.h"
+#include "motley/base/text.h"
+#include "motley/base/units.h"
 #include "motley/scheduling/policies/policies.h"
+#include "motley/scheduling/service/job_files.h"
 #include "motley/scheduling/trace/job.h"
 
 namespace motley::scheduling {
@@ -40,6 +43,13 @@ bool is_within(const Placement& inner, const Placement& outer) {
   });
 }
 
+// Whether a job that was submitted is one that is known: whatever tells its submission from others, as long as that is
+// not over.
+bool is_same_job(const JobRecord& known, SubmittedJob job) {
+  if (!is_over(known.state)) job.submission = known.job.submission;
+  return write_json(known.job) == write_json(job);
+}
+
 // In which it should have answered: what it is granted to leave and to begin anew.
 double resize_seconds(const SubmittedJob& job) {
   return job.grace_seconds + job.restart_cost_seconds;
@@ -62,15 +72,17 @@ Result<Controller> Controller::make(std::unique_ptr<Store> store, ClusterTopolog
   for (std::size_t i = 0; i < one.records_.size(); ++i) {
     const JobRecord& record = one.records_[i];
     if (record.id != to_number(i) + 1) return fail(ErrorCode::kCorrupt, "job {} is missing in the state", i + 1);
-    one.ids_.emplace(record.job.name, record.id);
+    one.first_ids_.emplace(record.job.name, record.id);
+    one.ids_.insert_or_assign(record.job.name, record.id);
     if (!is_over(record.state)) one.add_live(record.id);
   }
   return one;
 }
 
 const JobRecord* Controller::find(const std::string& name) const {
-  const auto found = ids_.find(name);
-  return found == ids_.end() ? nullptr : &record(found->second);
+  if (const auto found = ids_.find(name); found != ids_.end()) return &record(found->second);
+  const std::optional<int> id = parse_number<int>(name);
+  return id && *id >= 1 && *id <= to_number(records_.size()) ? &record(*id) : nullptr;
 }
 
 bool Controller::is_available(std::size_t node) const {
@@ -95,12 +107,18 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
                   job.name, job.speeds.size(), options_.policy);
     }
     const auto same = places.find(job.name);
-    const JobRecord* known = same != places.end() ? &added[same->second] : find(job.name);
-    if (known != nullptr && write_json(known->job) != write_json(job)) {
-      return fail(ErrorCode::kInvalidInput, "job '{}': name is that of another job, {}; accepted: another name",
-                  job.name, known->id);
+    const auto before = ids_.find(job.name);
+    const JobRecord* known = same != places.end()   ? &added[same->second]
+                             : before != ids_.end() ? &record(before->second)
+                                                    : nullptr;
+    const bool is_same = known != nullptr && is_same_job(*known, job);
+    if (known != nullptr && !is_same && !is_over(known->state)) {
+      return fail(ErrorCode::kInvalidInput,
+                  "job '{}': name is that of another job, {}, which is {}; accepted: another name, or this one once "
+                  "that is over",
+                  job.name, known->id, to_string(known->state));
     }
-    if (!MOTLEY_GUARD("controller-same-job", known == nullptr)) {
+    if (!MOTLEY_GUARD("controller-same-job", !is_same)) {
       ids.push_back(known->id);
       continue;
     }
@@ -112,7 +130,8 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
   for (const JobRecord& record : added) unsaved.push_back(&record);
   MOTLEY_TRY(store_->save(unsaved));
   for (JobRecord& record : added) {
-    ids_.emplace(record.job.name, record.id);
+    first_ids_.emplace(record.job.name, record.id);
+    ids_.insert_or_assign(record.job.name, record.id);
     records_.push_back(std::move(record));
     add_live(records_.back().id);
   }
@@ -120,9 +139,9 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
 }
 
 Status Controller::cancel(const std::string& name, double now) {
-  const auto found = ids_.find(name);
-  if (found == ids_.end()) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
-  JobRecord& one = record(found->second);
+  const JobRecord* found = find(name);
+  if (found == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
+  JobRecord& one = record(found->id);
   if (is_over(one.state)) return fail(ErrorCode::kInvalidInput, "job '{}' is {} already", name, to_string(one.state));
   JobRecord cancelled = one;
   cancelled.is_cancelled = true;
@@ -161,7 +180,10 @@ Status Controller::drain(const std::string& node, bool is_drained) {
 // --- Records and what the policy knows
 
 Attempt Controller::make_attempt(const JobRecord& record) const {
-  const std::filesystem::path job = folder_ / "jobs" / record.job.name;
+  // What a former job of the name has left stays what it is.
+  const bool is_first = first_ids_.at(record.job.name) == record.id;
+  const std::filesystem::path job =
+      folder_ / "jobs" / (is_first ? record.job.name : fmt::format("{}~{}", record.job.name, record.id));
   return {record.id,
           record.job.name,
           record.attempt,
@@ -390,6 +412,8 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   one.stop_by = 0;
   if (status.state == AttemptStatus::State::kEnded) one.exit_code = status.exit_code;
   if (status.state == AttemptStatus::State::kEnded && status.exit_code == 0) {
+    one.changed = fmt::format("completed after {} with {}", format_seconds(one.run_seconds),
+                              format_count(count_workers(was_on), "worker"));
     end_job(place, JobState::kCompleted, now);
     return;
   }
@@ -400,7 +424,7 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   one.state = JobState::kPending;
   if (was_asked) return;  // it goes on with its target, where it has one
   const std::string how = status.state == AttemptStatus::State::kLost ? std::string("its processes were lost")
-                          : status.why.empty() ? fmt::format("its command ended with {}", status.exit_code)
+                          : status.why.empty() ? fmt::format("its command ended with exit code {}", status.exit_code)
                                                : status.why;
   one.changed = fmt::format("attempt {} failed: {}", one.attempt, how);
   const bool is_to_blame = !status.node_failed && are_available(was_on);
@@ -505,11 +529,11 @@ void Controller::apply(const Decision& decision, double now) {
     JobRecord& one = record(live_[place].id);
     const int before = count_workers(progress.placement);
     const int after = count_workers(target);
-    std::string why = before == 0  ? fmt::format("started with {} workers", after)
-                      : after == 0 ? std::string("stopped")
-                      : before == after
-                          ? std::string("moved")
-                          : fmt::format("{} from {} to {} workers", before < after ? "grown" : "shrunk", before, after);
+    std::string why = before == 0       ? "started with " + format_count(after, "worker")
+                      : after == 0      ? std::string("stopped")
+                      : before == after ? std::string("moved")
+                                        : fmt::format("{} from {} to {}", before < after ? "grown" : "shrunk", before,
+                                                      format_count(after, "worker"));
     if (after < before && !started.empty()) why += " for " + join_names(started);
     if (after > before && before > 0 && !stopped.empty()) why += ", which " + join_names(stopped) + " gave back";
     one.changed = why;
@@ -613,13 +637,15 @@ void Controller::reconcile(double now) {
 
 Controller::Snapshot Controller::present(double now, const std::string& asked) const {
   Snapshot present{.now = now,
-                   .ids = ids_,
                    .all = topology_,
                    .topology = available_,
                    .problem = problem(),
                    .policy = options_.policy,
                    .policy_options = options_.policy_options};
-  if (const JobRecord* found = find(asked)) present.asked = *found;
+  if (const JobRecord* found = find(asked)) {
+    present.asked = *found;
+    present.output_file = output_file(make_attempt(*found));
+  }
   for (std::size_t i = 0; i < topology_.nodes.size(); ++i) present.node_states.emplace_back(node_state(i));
   for (const auto& [id, place] : places_) {
     const Progress& progress = progress_[place];

@@ -43,8 +43,9 @@ class Controller {
 
   // What these have changed is durable when they return. Errors: kInvalidInput, and those of the store.
   //
-  // The numbers of the jobs. One of the same name and content as a job that is there is that job, so that a client that
-  // got no answer may ask again.
+  // The numbers of the jobs. One of the same name, content and submission as a job that is there is that job, so that a
+  // client that got no answer may ask again; while that is not over, whatever the submission. A name can be used again
+  // once the job that has it is over.
   Result<std::vector<int>> submit(const std::vector<SubmittedJob>& jobs, double now);
   Status cancel(const std::string& name, double now);
   Status drain(const std::string& node, bool is_drained);
@@ -62,6 +63,7 @@ class Controller {
   std::string problem() const { return !store_problem_.empty() ? store_problem_ : policy_problem_; }
 
   const std::vector<JobRecord>& records() const { return records_; }
+  // By its name, which is that of the one submitted last, or else by its number.
   const JobRecord* find(const std::string& name) const;
   const ClusterTopology& topology() const { return topology_; }
   // The job's latest attempt, whose number is 0 where it was never started.
@@ -76,8 +78,8 @@ class Controller {
     std::vector<Job> jobs;              // those that are not over, as a trace whose times begin now
     std::vector<JobRecord> records;     // of the same jobs
     std::vector<std::string> problems;  // that executors have with their attempts; empty: none
-    std::map<std::string, int> ids;     // of all jobs, by name
     std::optional<JobRecord> asked;     // of the job that was asked for, over or not; none: there is no such job
+    std::filesystem::path output_file;  // of that job
     ClusterTopology all, topology;      // in the second one, nodes that are not available have no devices
     std::vector<std::string> node_states;
     std::string problem;  // as problem()
@@ -132,7 +134,8 @@ class Controller {
   ControllerOptions options_;
   std::unique_ptr<Policy> policy_;
   std::vector<JobRecord> records_;       // by id
-  std::map<std::string, int> ids_;       // by name
+  std::map<std::string, int> first_ids_;  // by name, of the jobs that were submitted first with it
+  std::map<std::string, int> ids_;       // by name, of the jobs that were submitted last with it
   std::vector<Live> live_;               // by arrival
   std::map<int, std::size_t> places_;    // in live_, by id; of jobs that are not over
   std::vector<Job> jobs_;                // of live_

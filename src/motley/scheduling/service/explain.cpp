@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "motley/base/clock.h"
 #include "motley/base/units.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr std::size_t kMaxFrees = 5;
 constexpr double kForecastSeconds = 2;  // that forecasts of one answer may take
 constexpr int kMaxNewDevices = 100'000;
+constexpr double kNoticeable = 0.01;  // of a time: who waits would see less as none
 
 double finite_or_minus_one(double seconds) {
   return std::isfinite(seconds) ? seconds : -1;
@@ -63,6 +65,11 @@ bool has_some_for(const ClusterTopology& all, const Job& job, const JobRecord& o
   });
 }
 
+// "1 device is", "3 devices are".
+std::string count_devices(int devices) {
+  return format_count(devices, "device") + (devices == 1 ? " is" : " are");
+}
+
 // What holds a job that waits: which constraint, and in a sentence.
 void find_constraint(const Controller::Snapshot& present, const JobRecord& record, Explanation& answer) {
   if (!present.problem.empty()) {
@@ -74,13 +81,13 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
   const int available = max_devices(present.topology, job);
   if (available < job.min_workers()) {
     answer.blocked_by = "nodes";
-    answer.reason = fmt::format("it needs {} devices, and the nodes that are there have {} of {}", job.min_workers(),
-                                available, present.all.devices());
+    answer.reason = fmt::format("it needs {}, and the nodes that are there have {} of {}",
+                                format_count(job.min_workers(), "device"), available, present.all.devices());
     for (std::size_t i = 0; i < present.all.nodes.size(); ++i) {
       const Node& node = present.all.nodes[i];
       if (present.node_states[i] == "up") continue;
-      answer.unblocked_by.push_back(
-          fmt::format("node {} with {} devices coming back ({})", node.name, node.devices, present.node_states[i]));
+      answer.unblocked_by.push_back(fmt::format("node {} with {} coming back ({})", node.name,
+                                                format_count(node.devices, "device"), present.node_states[i]));
     }
     return;
   }
@@ -97,7 +104,8 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
   const int free = max_devices(rest, job);
   if (free < job.min_workers()) {
     answer.blocked_by = stopping.empty() ? "devices" : "handover";
-    answer.reason = fmt::format("it needs {} devices, and {} of {} are free", job.min_workers(), free, available);
+    answer.reason =
+        fmt::format("it needs {}, and {} of {} are free", format_count(job.min_workers(), "device"), free, available);
     if (!stopping.empty()) {
       answer.reason += fmt::format("; {} {} saving work to give back theirs", fmt::join(stopping, ", "),
                                    stopping.size() == 1 ? "is" : "are");
@@ -107,11 +115,11 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
   if (Placer(rest, PlacementStrategy::kCompact).place(job, job.min_workers()).empty()) {
     answer.blocked_by = "uplinks";
     answer.reason =
-        fmt::format("{} devices are free, and no uplinks with room lead to {} of them", free, job.min_workers());
+        fmt::format("{} free, and no uplinks with room lead to {} of them", count_devices(free), job.min_workers());
     return;
   }
   answer.blocked_by = "turn";
-  answer.reason = fmt::format("{} devices are free, and {} gives them to others first or at its next decision", free,
+  answer.reason = fmt::format("{} free, and {} gives them to others first or at its next decision", count_devices(free),
                               present.policy);
 }
 
@@ -127,10 +135,15 @@ void foretell_more(const Controller::Snapshot& present, std::size_t place, const
   for (std::size_t i = 0; i < expected.size(); ++i) {
     if (std::isfinite(expected[i].finishes)) saved += expected[i].finishes - (*with_more)[i].finishes;
   }
-  answer.one_more_device =
-      fmt::format("with one device more it would be done in {} instead of {}, and all jobs together {} {}",
-                  format_seconds((*with_more)[place].finishes), format_seconds(expected[place].finishes),
-                  format_seconds(std::abs(saved)), saved >= 0 ? "sooner" : "later");
+  const double now = expected[place].finishes, then = (*with_more)[place].finishes;
+  answer.one_more_device = then < now * (1 - kNoticeable)
+                               ? fmt::format("with one device more it would be done in {} instead of {}",
+                                             format_seconds(then), format_seconds(now))
+                               : "one device more would not make it done sooner";
+  if (saved > kNoticeable * now) {
+    answer.one_more_device += fmt::format(", {} all jobs together {} sooner",
+                                          then < now * (1 - kNoticeable) ? "and" : "but", format_seconds(saved));
+  }
 }
 
 // Who is done before a job starts that waits gives back what it gets.
@@ -148,8 +161,9 @@ void find_unblocking(const Controller::Snapshot& present, std::size_t place, con
   }
   for (const auto& [ends, other] : before) {
     if (answer.unblocked_by.size() == kMaxFrees) break;
-    answer.unblocked_by.push_back(fmt::format("{}, which has {} devices, done in about {}", other->job.name,
-                                              count_workers(other->nodes), format_seconds(ends)));
+    answer.unblocked_by.push_back(fmt::format("{}, which has {}, done in about {}", other->job.name,
+                                              format_count(count_workers(other->nodes), "device"),
+                                              format_seconds(ends)));
   }
 }
 
@@ -159,9 +173,9 @@ void explain_live(const Controller::Snapshot& present, std::size_t place, const 
   const JobRecord& record = present.records[place];
   if (expected) answer.finishes = finite_or_minus_one((*expected)[place].finishes);
   if (record.state != JobState::kPending) {
-    answer.reason =
-        fmt::format("it {} with {} workers on {} nodes", record.state == JobState::kRunning ? "runs" : "ends",
-                    count_workers(record.nodes), record.nodes.size());
+    answer.reason = fmt::format("it {} with {} on {}", record.state == JobState::kRunning ? "runs" : "ends",
+                                format_count(count_workers(record.nodes), "worker"),
+                                format_count(std::ssize(record.nodes), "node"));
     if (!record.resizing.empty()) {
       answer.reason += fmt::format(", and is asked to go on with {} in place", count_workers(record.resizing));
     }
@@ -187,16 +201,18 @@ Explanation begin_explanation(const JobRecord& record) {
 }  // namespace
 
 std::string describe_end(const JobRecord& record, double now) {
+  const std::string ago = format_seconds(std::max(0.0, now - record.finished)) + " ago";
   return record.state == JobState::kFailed
-             ? fmt::format("it failed {} times, last with {}, and may be started again {} times", record.failures,
-                           record.exit_code, record.job.max_retries)
-             : fmt::format("it ended {} ago", format_seconds(now - record.finished));
+             ? fmt::format("it failed {}, last {} with exit code {}, and is not started again (max_retries {})",
+                           format_count(record.failures, "time"), ago, record.exit_code, record.job.max_retries)
+             : fmt::format("it ended {}", ago);
 }
 
 Result<Explanation> explain(const Controller::Snapshot& present, const std::string& name) {
   if (!present.asked) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
   const JobRecord& record = *present.asked;
   Explanation answer = begin_explanation(record);
+  if (record.attempt > 0) answer.output_file = present.output_file;
   if (is_over(record.state)) {
     answer.reason = describe_end(record, present.now);
     return answer;
@@ -242,10 +258,13 @@ Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, con
     if (node < 0) return fail(ErrorCode::kInvalidInput, "drain: there is no node '{}'", name);
     topology.nodes[index(node)].devices = 0;
   }
+  std::set<int> cancelled;
   for (const std::string& name : change.cancel) {
-    if (std::ranges::find(present.jobs, name, &Job::name) == present.jobs.end()) {
+    const auto found = std::ranges::find_if(present.records, [&](const JobRecord& one) { return one.is_named(name); });
+    if (found == present.records.end()) {
       return fail(ErrorCode::kInvalidInput, "cancel: there is no job '{}' that is not over", name);
     }
+    cancelled.insert(found->id);
   }
   const Deadline deadline = Deadline::after(kForecastSeconds);
   MOTLEY_ASSIGN(const std::vector<Forecast> expected, forecast(present, present.jobs, present.topology, deadline));
@@ -254,13 +273,13 @@ Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, con
   for (std::size_t i = 0; i < present.jobs.size(); ++i) {
     rows.push_back(
         {present.jobs[i].name, finite_or_minus_one(expected[i].starts), finite_or_minus_one(expected[i].finishes)});
-    if (std::ranges::find(change.cancel, present.jobs[i].name) != change.cancel.end()) continue;
+    if (cancelled.contains(present.records[i].id)) continue;
     jobs.push_back(present.jobs[i]);
     row_of.push_back(i);
   }
   for (const SubmittedJob& job : change.submit) {
     MOTLEY_TRY(check(job, topology));
-    if (present.ids.contains(job.name)) {
+    if (std::ranges::find(present.jobs, job.name, &Job::name) != present.jobs.end()) {
       return fail(ErrorCode::kInvalidInput, "submit: there is a job '{}' already", job.name);
     }
     jobs.push_back(make_job(job, 0, topology.types));

@@ -15,6 +15,8 @@ struct Explanation {
   std::string reason;           // in a sentence
   std::string changed;          // why it was last started, resized, moved or stopped; empty: never
   std::string one_more_device;  // what one device more would change, in a sentence; empty for jobs that are over
+  std::string output_file;      // of its last attempt; empty: there was none
+  std::string last_output;      // its last lines, of a job whose last attempt failed; who answers reads them
   std::vector<std::string> unblocked_by;  // what would let it start, the soonest first
   double starts = -1;                     // expected, seconds from now; -1: it runs or ran, or cannot be told
   double finishes = -1;                   // likewise
@@ -28,6 +30,8 @@ void fields(Archive& archive, Explanation& one) {
   archive.required("reason", one.reason);
   archive.optional("last_change", one.changed);
   archive.optional("one_more_device", one.one_more_device);
+  archive.optional("output_file", one.output_file);
+  archive.optional("last_output", one.last_output);
   archive.optional("unblocked_by", one.unblocked_by);
   archive.required("starts_in_seconds", one.starts);
   archive.required("finishes_in_seconds", one.finishes);

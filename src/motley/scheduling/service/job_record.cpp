@@ -28,7 +28,7 @@ void replace(std::string& text, const std::string& what, const std::string& by) 
 const OptionTable<SubmittedJob>& SubmittedJob::options() {
   using enum OptionKind;
   static const OptionTable<SubmittedJob> options = {
-      {{"name", kText, "name of the job, unique among all jobs of the service"}, &SubmittedJob::name},
+      {{"name", kText, "name of the job, which no job has that is not over"}, &SubmittedJob::name},
       {{"workers", kInteger, "workers that the job asks for", 1, 1e6}, &SubmittedJob::workers},
       {{"min_workers", kInteger, "fewest workers that it can run with; default: --workers", 1, 1e6},
        &SubmittedJob::min_workers},
@@ -80,6 +80,11 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   if (job.weight > kMaxWeight) return refuse("weight", job.weight, "up to 1e9");
   if (job.device_hour_cost > kMaxWeight) return refuse("device_hour_cost", job.device_hour_cost, "up to 1e9");
   if (job.grace_seconds > kLongestGrace) return refuse("grace_period", job.grace_seconds, "up to 3600");
+  for (std::size_t i = 1; i < job.speedup.size(); ++i) {
+    if (job.speedup[i].workers > job.speedup[i - 1].workers) continue;
+    return refuse("speedup", fmt::format("{}:{}", job.speedup[i].workers, job.speedup[i].speedup),
+                  "more workers than the entry before");
+  }
   if (job.resize != "restart" && job.resize != "in-place") return refuse("resize", job.resize, "restart, in-place");
   if (const Status utility = check(job.utility); !utility) {
     return fail(utility.error().within(fmt::format("job '{}'", job.name)));
@@ -101,6 +106,12 @@ Result<std::vector<SubmittedJob>> parse_submitted_jobs(std::string_view body) {
   }
 }
 
+bool scales(const SubmittedJob& job) {
+  return !job.speedup.empty() || std::ranges::any_of(job.command, [](const std::string& word) {
+    return word.find("{workers}") != std::string::npos || word.find("MOTLEY_WORKERS") != std::string::npos;
+  });
+}
+
 Job make_job(const SubmittedJob& submitted, double arrival, const std::vector<std::string>& types) {
   Job job;
   job.name = submitted.name;
@@ -115,6 +126,11 @@ Job make_job(const SubmittedJob& submitted, double arrival, const std::vector<st
                         .gradient_bytes = submitted.gradient_bytes,
                         .restart_cost_seconds = submitted.restart_cost_seconds};
   job.device_hour_cost = submitted.device_hour_cost;
+  job.elastic->speedup = submitted.speedup;
+  if (!scales(submitted)) {
+    job.elastic->max_workers = std::min(job.elastic->max_workers, job.workers);
+    job.elastic->speedup = {{2, 1}};
+  }
   for (std::size_t type = 0; !submitted.speeds.empty() && type < types.size(); ++type) {
     const auto found = std::ranges::find(submitted.speeds, types[type], &SubmittedJob::Speed::type);
     job.type_speeds.push_back(found == submitted.speeds.end() ? 0 : found->speed);

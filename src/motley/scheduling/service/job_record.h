@@ -15,7 +15,7 @@
 namespace motley::scheduling {
 
 struct SubmittedJob {
-  std::string name;  // unique
+  std::string name;  // that of no job that is not over
   // In its words {workers}, {attempt}, {folder} and {resume} stand for the number of workers, how often it has been
   // started, its own folder that stays from attempt to attempt, and "--resume" from the second attempt on (nothing
   // before). At SIGTERM it is to save what it has done and end; it ends with 0 only once all is done.
@@ -41,9 +41,15 @@ struct SubmittedJob {
     bool operator==(const Speed&) const = default;
   };
   std::vector<Speed> speeds = {};
+  // How many times as fast it is with more workers than one. None: as compute_seconds and gradient_bytes say where its
+  // command has {workers} or MOTLEY_WORKERS in it; else more workers are of no use to it.
+  std::vector<Elastic::SpeedUp> speedup = {};
   int max_retries = 0;  // how often it is started again after it failed by itself
   // Where its number of workers changes, "restart", or "in-place" where its launcher and its nodes allow that.
   std::string resize = "restart";
+  // Tells this submission from others: a job of the same name, content and submission is the same one. Empty: one of
+  // the same name and content is.
+  std::string submission = {};
 
   static const OptionTable<SubmittedJob>& options();  // those that are one value each
 };
@@ -69,6 +75,12 @@ void fields(Archive& archive, SubmittedJob::Speed& speed) {
 }
 
 template <class Archive>
+void fields(Archive& archive, Elastic::SpeedUp& one) {
+  archive.required("workers", one.workers, NumberIs::between(2, 1e6));
+  archive.required("speedup", one.speedup, NumberIs::kPositive);
+}
+
+template <class Archive>
 void fields(Archive& archive, SubmittedJob& job) {
   archive.required("name", job.name);
   archive.required("command", job.command);
@@ -87,6 +99,8 @@ void fields(Archive& archive, SubmittedJob& job) {
   archive.optional("speeds", job.speeds);
   archive.optional("max_retries", job.max_retries);
   archive.optional("resize", job.resize);
+  archive.optional("speedup", job.speedup);
+  archive.optional("submission", job.submission);
 }
 
 // Errors: kInvalidInput with field, value and what would be accepted, also for a job that could never run on these
@@ -95,6 +109,9 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology);
 
 // The body of POST /v1/jobs: a job, or {"jobs": [...]}. What a job says is not checked beyond its fields.
 Result<std::vector<SubmittedJob>> parse_submitted_jobs(std::string_view body);
+
+// Whether a job is faster with more workers: it says so, or its command can tell how many it has.
+bool scales(const SubmittedJob& job);
 
 // As policies see it on machines with these types of devices: `arrival` in seconds of whatever clock.
 Job make_job(const SubmittedJob& job, double arrival, const std::vector<std::string>& types);
@@ -173,6 +190,8 @@ struct JobRecord {
   bool has_progress = false;                    // the attempt has said that it has done a step
   std::optional<double> measured_restart_cost;  // seconds; each new measurement counts as much as all before
 
+  // By its name, or its number.
+  bool is_named(const std::string& name) const { return job.name == name || fmt::format("{}", id) == name; }
   // What it is expected to lose when its workers change.
   double restart_cost() const { return measured_restart_cost.value_or(job.restart_cost_seconds); }
 };

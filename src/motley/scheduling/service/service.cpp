@@ -11,9 +11,11 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
+#include "motley/base/text.h"
 #include "motley/net/http_server.h"
 #include "motley/scheduling/service/explain.h"
 #include "motley/scheduling/service/job_files.h"
+#include "motley/scheduling/service/job_output.h"
 
 namespace motley::scheduling {
 namespace {
@@ -102,6 +104,29 @@ void answer_file(httplib::Response& response, const Result<std::string>& content
   }
   response.set_header("X-Content-Type-Options", "nosniff");
   response.set_content(*content, type);
+}
+
+// Of an attempt and a byte in its output; left out: the last one, and its beginning.
+struct LogsQuery {
+  int attempt = 0;
+  std::int64_t offset = 0;
+};
+
+template <class Archive>
+void fields(Archive& archive, LogsQuery& query) {
+  archive.optional("attempt", query.attempt);
+  archive.optional("offset", query.offset);
+}
+
+Result<LogsQuery> read_logs_query(const httplib::Request& request) {
+  Json query = Json::object();
+  for (const char* key : {"attempt", "offset"}) {
+    if (!request.has_param(key)) continue;
+    const std::string value = request.get_param_value(key);
+    const auto number = parse_number<std::int64_t>(value);
+    query[key] = number ? Json(*number) : Json(value);
+  }
+  return parse_json<LogsQuery>(query.dump(), "the query");
 }
 
 Result<Json> cancel_job(Controller& controller, const httplib::Request& request) {
@@ -237,6 +262,35 @@ Result<Attempt> Service::find_attempt(const std::string& name) {
   return controller_.make_attempt(*record);
 }
 
+// A part of what an attempt has printed, read without the lock.
+Result<Service::Json> Service::read_logs(const httplib::Request& request) {
+  MOTLEY_ASSIGN(const LogsQuery query, read_logs_query(request));
+  JobRecord record;
+  std::filesystem::path file;
+  {
+    const std::lock_guard lock(mutex_);
+    const JobRecord* found = controller_.find(request.matches[1]);
+    if (found == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", request.matches[1].str());
+    record = *found;
+    JobRecord read = record;
+    if (query.attempt > 0) read.attempt = query.attempt;
+    file = output_file(controller_.make_attempt(read));
+  }
+  if (query.attempt > record.attempt) {
+    return fail(ErrorCode::kInvalidInput, "attempt is {}; accepted: 1 to {}, as often as '{}' has been started",
+                query.attempt, record.attempt, record.job.name);
+  }
+  MOTLEY_ASSIGN(const OutputPart part, read_output(file, query.offset));
+  return Json{{"name", record.job.name},
+              {"state", to_string(record.state)},
+              {"is_over", is_over(record.state)},
+              {"attempt", query.attempt > 0 ? query.attempt : record.attempt},
+              {"last_attempt", record.attempt},
+              {"file", file.string()},
+              {"next", part.next},
+              {"text", part.text}};
+}
+
 // The controller's steps, one after another. What they command is done, and what became of it is looked at, without the
 // lock: the executor may take long, and requests are answered meanwhile.
 void Service::run_steps() {
@@ -296,9 +350,15 @@ void Service::route() {
   });
   server.Get("/v1/jobs/([^/]+)/why", [this](const httplib::Request& request, httplib::Response& response) {
     answer_forecast(response, request.matches[1], [&](const Controller::Snapshot& present) -> Result<Json> {
-      MOTLEY_ASSIGN(const Explanation explanation, explain(present, request.matches[1]));
+      MOTLEY_ASSIGN(Explanation explanation, explain(present, request.matches[1]));
+      if (present.asked->failures > 0) explanation.last_output = last_lines(present.output_file);
       return as_json(explanation);
     });
+  });
+  server.Get("/v1/jobs/([^/]+)/logs", [this](const httplib::Request& request, httplib::Response& response) {
+    const Result<Json> logs = read_logs(request);
+    if (!logs) return refuse(response, logs.error());
+    answer(response, *logs);
   });
   server.Get("/v1/jobs", handler(false, list_jobs));
   server.Get("/v1/jobs/([^/]+)", handler(false, get_job));

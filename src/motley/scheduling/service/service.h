@@ -2,10 +2,11 @@
 //
 //   POST   /v1/jobs                 a job, or {"jobs": [...]}; durable once it is answered
 //   GET    /v1/jobs                 all of them, briefly; ?state=pending those in that state
-//   GET    /v1/jobs/NAME            everything known of one
+//   GET    /v1/jobs/NAME            everything known of one; NAME may also be its number
 //   GET    /v1/jobs/NAME/why        why it is where it is
 //   GET    /v1/jobs/NAME/log        the end of what its latest attempt has printed, as text
 //   GET    /v1/jobs/NAME/report     the page of its run, where it trains with motley train --run-directory
+//   GET    /v1/jobs/NAME/logs       what its last attempt has printed; ?attempt=1&offset=0 from there on
 //   DELETE /v1/jobs/NAME            cancels it
 //   POST   /v1/what-if              what would change
 //   GET    /v1/nodes                the nodes, and who is on them
@@ -69,6 +70,7 @@ class Service {
                        const std::function<Result<Json>(const Controller::Snapshot&)>& what);
   std::shared_ptr<const std::vector<Explanation>> recent_explanations();
   Result<Attempt> find_attempt(const std::string& name);
+  Result<Json> read_logs(const httplib::Request& request);
   void answer_locked(const httplib::Request& request, httplib::Response& response, bool changes, const What& what);
 
   const ServiceOptions options_;

@@ -15,7 +15,9 @@
 namespace motley::scheduling {
 namespace {
 
-constexpr int kVersion = 2;  // of the tables below
+constexpr int kVersion = 3;         // of the tables below
+constexpr int kUniqueNames = 2;     // of tables in which no two jobs had one name
+constexpr int kRenamedVersion = 1;  // whose JSON had other names
 constexpr double kLockSeconds = 1;
 // What version 1, and its JSON, called otherwise.
 constexpr RenamedKey kRenamedKeys[] = {{"waiting", "pending"},
@@ -26,6 +28,9 @@ constexpr RenamedKey kRenamedKeys[] = {{"waiting", "pending"},
                                        {"restart_seconds", "restart_cost"},
                                        {"grace_seconds", "grace_period"},
                                        {"retries", "max_retries"}};
+
+constexpr const char* kCreateJobs =
+    "CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, name TEXT NOT NULL, record TEXT NOT NULL)";
 
 using Statement = std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)>;
 
@@ -110,14 +115,19 @@ Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& fo
   const Statement version = prepare(database, "PRAGMA user_version");
   if (!version || sqlite3_step(version.get()) != SQLITE_ROW) return store->problem("is no database");
   const int found = sqlite3_column_int(version.get(), 0);
-  if (found != 0 && found != kVersion) {
-    return fail(ErrorCode::kInvalidInput, "{}: is of version {}; accepted: {}{}", store->file_.string(), found,
-                kVersion,
-                found == kVersion - 1 ? fmt::format(" (a new directory), in which {}", to_string(kRenamedKeys)) : "");
+  if (found != 0 && found != kVersion && found != kUniqueNames) {
+    return fail(
+        ErrorCode::kInvalidInput, "{}: is of version {}; accepted: {}{}", store->file_.string(), found, kVersion,
+        found == kRenamedVersion ? fmt::format(" (a new directory), in which {}", to_string(kRenamedKeys)) : "");
   }
-  MOTLEY_TRY(
-      store->run("CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, record "
-                 "TEXT NOT NULL)"));
+  if (found == kUniqueNames) {
+    MOTLEY_TRY(store->run(
+        fmt::format("BEGIN IMMEDIATE; ALTER TABLE jobs RENAME TO former; {}; INSERT INTO jobs SELECT id, name, record "
+                    "FROM former; DROP TABLE former; PRAGMA user_version = {}; COMMIT",
+                    kCreateJobs, kVersion)
+            .c_str()));
+  }
+  MOTLEY_TRY(store->run(kCreateJobs));
   MOTLEY_TRY(store->run("CREATE TABLE IF NOT EXISTS drained (node TEXT PRIMARY KEY)"));
   if (found == 0) MOTLEY_TRY(store->run(fmt::format("PRAGMA user_version = {}", kVersion).c_str()));
   return store;

@@ -118,9 +118,24 @@ RingPlace on_fewest_nodes(int workers, int largest) {
   return {workers, (workers + on_each - 1) / on_each};
 }
 
+double Elastic::speedup_with(int workers_now) const {
+  SpeedUp before{1, 1};
+  for (const SpeedUp& next : speedup) {
+    if (workers_now <= next.workers) {
+      const double part = static_cast<double>(workers_now - before.workers) / (next.workers - before.workers);
+      return before.speedup + part * (next.speedup - before.speedup);
+    }
+    before = next;
+  }
+  return before.speedup;
+}
+
 double speed(const Job& job, const Network& network, const RingPlace& place) {
   const double on_type = job.speed_on(place.type);
   if (!job.elastic || on_type <= 0) return on_type;
+  if (!job.elastic->speedup.empty()) {
+    return on_type * job.elastic->speedup_with(place.workers) / job.elastic->speedup_with(job.workers);
+  }
   const double asked = iteration_seconds(*job.elastic, network, {job.workers});
   Elastic there = *job.elastic;
   there.compute_seconds /= on_type;

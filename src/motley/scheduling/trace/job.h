@@ -54,6 +54,12 @@ Status check(const Utility& utility);
 // What a job that may have more or fewer workers says of itself. Each worker trains mini-batches of one size, so that
 // twice the workers do twice the work in an iteration.
 struct Elastic {
+  // With so many workers it is so many times as fast as with one.
+  struct SpeedUp {
+    int workers = 2;
+    double speedup = 1;
+    bool operator==(const SpeedUp&) const = default;
+  };
   int min_workers = 1;         // workers with which it can run
   int max_workers = 1;         // workers that it can use
   double compute_seconds = 1;  // of an iteration: forward, backward, and what else does not depend on its workers
@@ -61,6 +67,11 @@ struct Elastic {
   double reduce_rate = std::numeric_limits<double>::infinity();  // bytes a second that a worker can add up
   double reserve = 0;  // bytes a second of each uplink that its ring reserves and then has; 0: takes its part
   double restart_cost_seconds = 0;  // in which it trains nothing, whenever its workers change
+  // As declared, by ascending numbers of workers from 2 on; between them it is a straight line, and behind the last one
+  // no more workers help. Empty: as its seconds and bytes say.
+  std::vector<SpeedUp> speedup = {};
+
+  double speedup_with(int workers_now) const;  // where it is declared
 };
 
 struct Job {

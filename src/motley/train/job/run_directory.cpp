@@ -157,6 +157,17 @@ Result<RunDirectory::Measured> RunDirectory::last_measured() const {
   return last;
 }
 
+std::optional<planning::Prediction> read_prediction(const RunDirectory& run, const Job& job, std::int64_t workers) {
+  const Result<planning::Plan> plan = planning::read_plan(run.folder() / "plan.json");
+  if (!plan || plan->stages.size() != 1 || plan->batch != job.training.global_batch_size ||
+      plan->micro_batches != job.training.gradient_accumulation_steps || plan->predicted.step_seconds <= 0) {
+    return std::nullopt;
+  }
+  std::int64_t planned = 0;
+  for (const planning::Replicas& replicas : plan->stages[0].replicas) planned += replicas.count;
+  return planned == workers ? std::optional(plan->predicted) : std::nullopt;
+}
+
 Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts) {
   RunFile file{.motley_version = MOTLEY_VERSION,
                .started = wall_seconds(),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,10 @@ class RunDirectory {
 
   std::filesystem::path folder_;
 };
+
+// What a step is predicted to take by the plan in the run's folder, where all of the job's workers compute the whole
+// network, as that plan has it (plan: auto). Nothing where there is no such plan.
+std::optional<planning::Prediction> read_prediction(const RunDirectory& run, const Job& job, std::int64_t workers);
 
 // What a run is besides its job and its workers, for run.json.
 struct RunFacts {

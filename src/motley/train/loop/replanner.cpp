@@ -17,6 +17,13 @@ namespace {
 constexpr double kBuildSeconds = 1;
 constexpr double kStateBytesPerSecond = 100e6;
 
+// By how much a slowdown is off from 1, at most: a factor, less 1.
+double deviation(const std::vector<double>& slowdowns) {
+  double most = 0;
+  for (const double slowdown : slowdowns) most = std::max(most, std::abs(std::log(slowdown)));
+  return std::exp(most) - 1;
+}
+
 // By how much the slowdowns, relative to each other, differ: the largest factor by which one of them has moved against
 // the geometric mean of all, less 1.
 double drift(const std::vector<double>& before, const std::vector<double>& now) {
@@ -135,7 +142,8 @@ void Replanner::observe(std::span<const data::Observation> ranks, std::int64_t s
   }
   if (!enough || search_.valid()) return;
   const std::vector<double> now = slowdowns();
-  if (drift(searched_, now) <= kDrift) return;
+  if ((has_searched_ ? drift(searched_, now) : deviation(now)) <= kDrift) return;
+  has_searched_ = true;
   searched_ = now;
   std::vector<planning::WorkerSpeed> speeds;
   for (std::size_t rank = 0; rank < now.size(); ++rank) speeds.push_back({types_[rank], now[rank]});
@@ -167,8 +175,8 @@ std::optional<Replanner::Move> Replanner::next_move() {
   const bool pays = gain >= kMinGain * found->running.step_seconds &&
                     gain * static_cast<double>(steps_left_) >= kMinReturn * moving_seconds_;
   if (!pays) {
-    spdlog::info("the plan stays: {}; moving takes about {}, {} steps are left", text, format_seconds(moving_seconds_),
-                 steps_left_);
+    spdlog::info("the plan stays: {}; moving takes about {}, and {} left", text, format_seconds(moving_seconds_),
+                 steps_left_ == 1 ? "1 step is" : fmt::format("{} steps are", steps_left_));
     return std::nullopt;
   }
   Move move{std::move(found->best.plan), std::move(found->best.workers), std::move(text)};
@@ -180,6 +188,16 @@ void Replanner::moved(const StageLayout& layout, double seconds) {
   moving_seconds_ = seconds;
   layout_ = layout;
   ratios_.assign(ratios_.size(), {});
+}
+
+Status PlanMover::observe(std::span<const data::Observation> ranks, std::int64_t step, double seconds,
+                          std::int64_t steps_left) {
+  if (replanner_) replanner_->observe(ranks, steps_left);
+  const std::optional<PredictionCheck::Finding> finding = check_ ? check_->observe(seconds) : std::nullopt;
+  if (!finding) return {};
+  reporter_.clear_progress();
+  spdlog::log(finding->is_wrong ? spdlog::level::warn : spdlog::level::info, "{}", finding->text);
+  return reporter_.event(step, "prediction", finding->text);
 }
 
 bool PlanMover::has_found() {
@@ -208,6 +226,7 @@ Status PlanMover::move(std::int64_t step) {
   }
   const double seconds = monotonic_seconds() - begin;
   replanner_->moved(*layout, seconds);
+  expect(layout->plan().predicted);
   const std::string name = fmt::format("plan-after-step-{}.json", step);
   MOTLEY_TRY(write_file(folder_ / name, planning::to_json(layout->plan())));
   const std::string reason =

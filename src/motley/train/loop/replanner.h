@@ -2,9 +2,10 @@
 // where their speeds have drifted apart looks for the best plan of the same workers as they are now. Rank 0 has one.
 //
 // A worker's slowdown is the seconds that it computes over those that the profile gives for its layers and samples, the
-// median over kSpeedSteps steps. A search starts when the slowdowns, relative to each other, differ by more than
-// kDrift from those of the last search; it runs in a thread of its own while training goes on. Its plan is taken where
-// it makes the step shorter by kMinGain and wins back kMinReturn times what moving takes in the steps that are left.
+// median over kSpeedSteps steps. The first search starts when a slowdown is off from 1 by more than kDrift, later ones
+// when the slowdowns, relative to each other, differ by more than that from those of the last search. It runs in a
+// thread of its own while training goes on. Its plan is taken where it makes the step shorter by kMinGain and wins back
+// kMinReturn times what moving takes in the steps that are left.
 #pragma once
 
 #include <deque>
@@ -20,6 +21,7 @@
 #include "motley/data/local/batch_split.h"
 #include "motley/model/profile.h"
 #include "motley/planning/replan/repartition.h"
+#include "motley/train/loop/prediction_check.h"
 #include "motley/train/loop/reporter.h"
 #include "motley/train/loop/stage_layout.h"
 
@@ -68,6 +70,7 @@ class Replanner {
   StageLayout layout_;                      // that the run follows
   std::vector<std::deque<double>> ratios_;  // by rank
   std::vector<double> searched_;            // the slowdowns of the last search
+  bool has_searched_ = false;
   double moving_seconds_ = 0;
   std::int64_t steps_left_ = 0;
   std::stop_source stop_;
@@ -91,7 +94,7 @@ class PlanFollower {
 };
 
 // Takes a planned run to another plan: rank 0 watches the workers' speeds, and when a plan that suits them better has
-// been found, all ranks move to it at the end of a step.
+// been found, all ranks move to it at the end of a step. Also says how right the plan's prediction was.
 class PlanMover {
  public:
   // All that is referred to must outlive this object.
@@ -100,11 +103,13 @@ class PlanMover {
 
   // Rank 0, where the run may move: it does only if somebody watches.
   void watch(Replanner replanner) { replanner_.emplace(std::move(replanner)); }
-
-  // What each rank did in a step.
-  void observe(std::span<const data::Observation> ranks, std::int64_t steps_left) {
-    if (replanner_) replanner_->observe(ranks, steps_left);
+  // Rank 0, where it is known what a step is to take: its first steps are held against that.
+  void expect(const planning::Prediction& predicted) {
+    if (predicted.step_seconds > 0) check_.emplace(predicted);
   }
+
+  // What each rank did in a step, and how long it took.
+  Status observe(std::span<const data::Observation> ranks, std::int64_t step, double seconds, std::int64_t steps_left);
   // Whether there is a plan to move to. Does not wait.
   bool has_found();
   // After a step, once all ranks know that rank 0 has found one. Collective.
@@ -116,6 +121,7 @@ class PlanMover {
   Reporter& reporter_;
   const std::filesystem::path folder_;
   std::optional<Replanner> replanner_;
+  std::optional<PredictionCheck> check_;
   std::optional<Replanner::Move> found_;
 };
 

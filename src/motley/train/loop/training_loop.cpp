@@ -340,7 +340,7 @@ Status TrainingLoop::learn_from(const AllReports& reports, double ended) {
     if (!step.baseline && parts_.plan->moves() == moves && !is_changed) {
       const std::vector<data::Observation> observations = observe(reports[i]);
       MOTLEY_TRY(parts_.plan->observe(step.number, observations));
-      parts_.mover->observe(observations, options_.steps - step.number);
+      MOTLEY_TRY(parts_.mover->observe(observations, step.number, seconds, options_.steps - step.number));
     }
     MOTLEY_TRY(parts_.reporter->step(step, reports[i], *parts_.plan, seconds));
   }

@@ -33,6 +33,7 @@ Result<EmulatedStageTiming> EmulatedStageTiming::read(const std::filesystem::pat
     timing.layers.push_back(plan.layers[static_cast<std::size_t>(layer)]);
     timing.layer_backward.push_back(time.backward);
   }
+  timing.update_seconds += device->once_seconds;
   if (stage.recompute) add(timing.backward, timing.forward);
   return timing;
 }

@@ -19,18 +19,22 @@ namespace fs = std::filesystem;
 
 Result<StepTimes> read_steps(const fs::path& file, std::int64_t settling_steps) {
   MOTLEY_ASSIGN(const Metrics metrics, read_metrics(file));
-  std::vector<double> step, compute, rows, rest;
+  std::vector<double> step, compute, load, rows, rest;
   std::vector<std::vector<double>> gradient_sync;  // by rank
   for (const StepMetrics& line : metrics.steps) {
     if (line.step <= settling_steps) continue;
-    double last = 0;
+    double last = 0, loading = 0;
     gradient_sync.resize(line.compute_seconds.size());
     for (std::size_t rank = 0; rank < gradient_sync.size(); ++rank) {
-      last = std::max(last, line.compute_seconds[rank] + line.load_seconds[rank]);
+      if (line.compute_seconds[rank] + line.load_seconds[rank] >= last) {
+        last = line.compute_seconds[rank] + line.load_seconds[rank];
+        loading = line.load_seconds[rank];
+      }
       gradient_sync[rank].push_back(line.gradient_sync_seconds[rank]);
     }
     step.push_back(line.step_seconds);
     compute.push_back(last);
+    load.push_back(loading);
     rows.push_back(line.embedding ? std::ranges::max(line.embedding->wait_seconds) : 0);
     rest.push_back(step.back() - compute.back() - rows.back());
   }
@@ -42,6 +46,7 @@ Result<StepTimes> read_steps(const fs::path& file, std::int64_t settling_steps) 
   }
   return StepTimes{.step = median(std::move(step)),
                    .compute = median(compute),
+                   .load = median(std::move(load)),
                    .quiet_compute = percentile(compute, nn::kQuietPasses),
                    .rest = median(std::move(rest)),
                    .gradient_sync = min_gradient_sync,

@@ -17,6 +17,7 @@ namespace motley::train {
 struct StepTimes {
   double step = 0;           // all of it
   double compute = 0;        // loading, forward and backward, of the last worker
+  double load = 0;           // loading alone, of that one
   double quiet_compute = 0;  // the same, in the fifth of the steps that other processes have disturbed least
   double rest = 0;           // of each step, what is neither that nor rows: optimizer, exchange, what is told
   double gradient_sync = 0;  // after the last worker's computation

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "motley/base/os/memory.h"
+#include "motley/base/os/processor_load.h"
 #include "motley/base/units.h"
 #include "motley/cluster/machine.h"
 #include "motley/net/link_speed.h"
@@ -124,19 +125,26 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
   return sources;
 }
 
-// Seconds of a whole step of one device, as the measurements at this batch or the fits say.
+// Seconds of one layer, or of the loss, as the measurements at this batch or the fits say.
+double layer_seconds(const model::LayerTime& layer, double batch) {
+  const auto measured = std::ranges::find(layer.measurements, batch, &model::Measurement::batch);
+  return measured != layer.measurements.end() ? measured->forward_seconds + measured->backward_seconds
+                                              : layer.forward.at(batch) + layer.backward.at(batch);
+}
+
+// Seconds of a pass of one device: of its layers with what that takes longer in training, of the loss and of loading.
 double step_seconds(const model::DeviceProfile& device, double batch) {
-  double seconds = 0;
-  for (const model::LayerTime& layer : device.layers) {
-    const auto measured = std::ranges::find(layer.measurements, batch, &model::Measurement::batch);
-    seconds += measured != layer.measurements.end() ? measured->forward_seconds + measured->backward_seconds
-                                                    : layer.forward.at(batch) + layer.backward.at(batch);
-  }
-  return seconds;
+  const double loss = layer_seconds(device.layers.back(), batch);
+  double own = -loss;
+  for (const model::LayerTime& layer : device.layers) own += layer_seconds(layer, batch);
+  return own * (1 + device.overheads.framework_fraction) + loss + device.overheads.data.at(batch);
 }
 
 void scale(model::DeviceProfile& device, double factor) {
+  device.overheads.data.fixed *= factor;
+  device.overheads.data.per_sample *= factor;
   for (model::LayerTime& layer : device.layers) {
+    layer.spread = layer.relative_spread();
     for (model::Affine* time : {&layer.forward, &layer.backward}) {
       time->fixed *= factor;
       time->per_sample *= factor;
@@ -193,6 +201,7 @@ class JobProfiler {
 
   // The machine's device of the source's kind.
   Result<model::DeviceProfile> measure(const Source& source, double share_of_time) {
+    const ProcessorWatch watch;
     const double seconds = options_.seconds * share_of_time;
     const bool is_cuda = source.kind == DeviceKind::kCuda;
     MOTLEY_ASSIGN(const torch::Device device, nn::parse_device(cluster::to_string(source.kind)));
@@ -217,6 +226,12 @@ class JobProfiler {
       here.rule += "; larger ones did not fit into the time or the memory";
     }
     MOTLEY_TRY(measure_whole_steps(source, times, seconds * (1 - kLayerShare), here));
+    const ProcessorLoad load = watch.load().value_or(ProcessorLoad());
+    here.noise = {.pass_spread = times.pass_spread,
+                  .drift = times.drift,
+                  .load_average = load.load_average,
+                  .others_fraction = load.others_fraction,
+                  .stolen_fraction = load.stolen_fraction};
     return here;
   }
 
@@ -271,23 +286,26 @@ class JobProfiler {
       here.rule += fmt::format("; rows of {} samples took {} from and to a server here, part of layer '{}'", batch,
                                format_seconds(one.rows), lookup->name);
     }
-    // What no layer takes, in three parts, none of which is the difference of two long times that were measured apart:
-    // a busy machine would put its milliseconds there. The update is measured, and each layer has its part of it. What
-    // else a step takes once is found within each step. What passes take longer in training is found from the quietest
-    // ones.
+    // What no layer takes, none of it the difference of two long times that were measured apart: a busy machine would
+    // put its milliseconds there. The update is measured, and each layer has its part of it. Loading and what else a
+    // step takes once are found within each step. What passes take longer in training is found from the quietest ones.
     const auto measured = static_cast<std::size_t>(std::ranges::find(times.batches, batch) - times.batches.begin());
     const double quiet = measured < times.batches.size() ? times.quiet_seconds[measured] : layers;
     const double slower = std::max(0.0, one.quiet_compute - quiet);
     double update = 0;
     for (const model::LayerTime& layer : here.layers) update += layer.update_seconds;
     const double once = std::max(0.0, one.rest - update);
-    model::LayerTime& step = here.layers.back();
-    step.forward.fixed += slower;
-    step.update_seconds = once;
-    for (model::Measurement& measurement : step.measurements) measurement.forward_seconds += slower;
+    const double data = std::min(slower, one.load);
+    here.overheads.data.per_sample = data / static_cast<double>(batch);
+    here.overheads.framework_fraction =
+        (slower - data) / (layers - layer_seconds(here.layers.back(), static_cast<double>(batch)));
+    here.layers.back().update_seconds = once;
     here.rule += fmt::format(
-        "; a whole step of {} samples took {}: its layers {}, the update {}, what else it takes once {}", batch,
-        format_seconds(one.step), format_seconds(layers + slower), format_seconds(update), format_seconds(once));
+        "; a whole step of {} samples took {}: its layers {}, loading {}, the framework {}, the update {}, what else "
+        "it "
+        "takes once {}",
+        batch, format_seconds(one.step), format_seconds(layers), format_seconds(data), format_seconds(slower - data),
+        format_seconds(update), format_seconds(once));
     if (!has_two) {
       here.fractions_origin = model::Origin::kScaled;
       here.fractions_rule = "not measured, for want of devices for two workers: perfect division is assumed";

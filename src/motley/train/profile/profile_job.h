@@ -24,8 +24,8 @@ struct ProfileJobOptions {
 // that is one; measured here as the machine's device of its kind.
 //
 // Whole steps run in processes of their own, with a barrier between computation and exchange (gradient_sync.overlap
-// false, over TCP). One worker's step, less its layers, goes to the layer "step"; two workers at once, where there are
-// cores for them, tell the fraction of computation that several workers divide.
+// false, over TCP). One worker's step, less its layers, is told as overheads of a step; two workers at once, where
+// there are cores for them, tell the fraction of computation that several workers divide.
 //
 // Errors (kInvalidInput): of the job; a type that is not here and has no rule; several types of a kind without one.
 Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& options);

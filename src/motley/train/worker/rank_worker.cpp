@@ -259,6 +259,9 @@ Status RankWorker::open_outputs() {
                  progress_.step, data_.steps());
     return {};
   }
+  const auto predicted =
+      layout_ ? layout_->plan().predicted : read_prediction(run_, job_, role_.size).value_or(planning::Prediction());
+  mover_->expect(predicted);
   MOTLEY_TRY(write_facts(before));
   return describe_run(before);
 }

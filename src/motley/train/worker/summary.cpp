@@ -9,6 +9,7 @@
 #include "motley/base/statistics.h"
 #include "motley/base/units.h"
 #include "motley/serial/bench_row.h"
+#include "motley/train/loop/prediction_check.h"
 #include "motley/train/records/metrics.h"
 
 namespace motley::train {
@@ -77,6 +78,20 @@ void Speed::add(const StepMetrics& line) {
   if (line.split.bound_seconds.value_or(0) > 0) {
     limits.push_back(line.split.equal_seconds.value_or(0) / *line.split.bound_seconds);
   }
+}
+
+// Of a run that follows no plan, but may do what one in its folder has: seconds of a step.
+double predicted_by_folder(const RunDirectory& run, const Job& job, const Metrics& metrics) {
+  if (metrics.steps.empty()) return 0;
+  const auto workers = std::ssize(metrics.steps.back().batch_split);
+  return read_prediction(run, job, workers).value_or(planning::Prediction()).step_seconds;
+}
+
+Speed measure_speed(const RunDirectory& run, const Job& job, const Metrics& metrics) {
+  Speed speed;
+  for (const StepMetrics& line : metrics.steps) speed.add(line);
+  if (speed.planned == 0) speed.planned = predicted_by_folder(run, job, metrics);
+  return speed;
 }
 
 // Rows one after the other, with the job's name; its goals become targets.
@@ -150,10 +165,17 @@ void list_traffic(Table& table, const Speed& speed) {
 
 }  // namespace
 
+std::string compare_with_plan(const RunDirectory& run, const Job& job) {
+  const Result<Metrics> metrics = read_metrics(run.metrics_file());
+  if (!metrics) return "";
+  const Speed speed = measure_speed(run, job, *metrics);
+  if (speed.planned <= 0 || speed.balanced.empty()) return "";
+  return "a step took " + compare_with_prediction(median(speed.balanced), speed.planned);
+}
+
 Status write_summary(const RunDirectory& run, const Job& job) {
   MOTLEY_ASSIGN(const Metrics metrics, read_metrics(run.metrics_file()));
-  Speed speed;
-  for (const StepMetrics& line : metrics.steps) speed.add(line);
+  const Speed speed = measure_speed(run, job, metrics);
   Table table{job};
   list_quality(table, metrics.evaluations);
   list_speed(table, speed);

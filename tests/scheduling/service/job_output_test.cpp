@@ -1,0 +1,49 @@
+// Output is read in parts that follow each other, and its last lines by themselves.
+#include "motley/scheduling/service/job_output.h"
+
+#include <gtest/gtest.h>
+
+#include "motley/base/os/file.h"
+#include "tests/temporary_folder.h"
+
+namespace motley::scheduling {
+namespace {
+
+TEST(JobOutput, ComesInPartsThatFollowEachOther) {
+  const TemporaryFolder folder;
+  const auto file = folder.path / "output";
+  EXPECT_EQ(read_output(file, 0)->text, "") << "nothing was printed yet";
+  std::string whole;
+  for (int line = 0; whole.size() < 3'000'000; ++line) whole += fmt::format("line {} ü\n", line);
+  whole += "a line without an end";
+  ASSERT_TRUE(write_file(file, whole));
+  std::string read;
+  std::int64_t next = 0;
+  for (int part = 0; part < 10; ++part) {
+    const auto one = read_output(file, next);
+    ASSERT_TRUE(one) << one.error().message;
+    if (one->text.empty()) break;
+    const bool is_last = one->next == static_cast<std::int64_t>(whole.size());
+    EXPECT_TRUE(is_last || one->text.ends_with('\n'));
+    EXPECT_EQ(one->next, next + static_cast<std::int64_t>(one->text.size()));
+    next = one->next;
+    read += one->text;
+  }
+  EXPECT_EQ(read, whole);
+  EXPECT_EQ(read_output(file, 1'000'000'000)->text, "") << "beyond the end";
+}
+
+TEST(JobOutput, HasItsLastLines) {
+  const TemporaryFolder folder;
+  const auto file = folder.path / "output";
+  EXPECT_EQ(last_lines(file), "");
+  for (const auto& [content, expected] :
+       {std::pair("", ""), std::pair("one\n", "one"), std::pair("1\n2\n3\n4\n5\n6\n7\n", "3\n4\n5\n6\n7"),
+        std::pair("a\n\nb", "a\n\nb")}) {
+    ASSERT_TRUE(write_file(file, content));
+    EXPECT_EQ(last_lines(file), expected);
+  }
+}
+
+}  // namespace
+}  // namespace motley::scheduling
