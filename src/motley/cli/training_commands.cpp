@@ -42,9 +42,8 @@ app::Ask make_ask(const GeneralFlags& general) {
     if (is_shown) {
       request.progress = [method = planner.name,
                           criterion = request.objective.criterion](const planning::Progress& progress) {
-        const std::string line =
-            fmt::format("{}: {} in {}, {}", method, format_count(progress.evaluations, "plan"),
-                        format_seconds(progress.seconds), planning::describe(progress, criterion));
+        const std::string line = fmt::format("{}: {} in {}, {}", method, format_count(progress.evaluations, "plan"),
+                                             format_seconds(progress.seconds), planning::describe(progress, criterion));
         std::fprintf(stderr, "\r\033[K%s", line.c_str());
         std::fflush(stderr);
       };

@@ -190,7 +190,8 @@ Rows alternative_rows(const FoundPlan& view) {
   if (view.uncertainty) rows.front().emplace_back("better in");
   for (std::size_t i = 0; i < view.alternatives.size(); ++i) {
     const Alternative& one = view.alternatives[i];
-    rows.push_back({fmt::format("{}", i + 1), describe_alternative(view, one), format_against(one.evaluation, view), one.reason});
+    rows.push_back(
+        {fmt::format("{}", i + 1), describe_alternative(view, one), format_against(one.evaluation, view), one.reason});
     if (view.uncertainty) rows.back().push_back(format_percent(view.uncertainty->better[i], 0) + " of draws");
   }
   return rows;

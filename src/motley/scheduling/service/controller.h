@@ -133,14 +133,14 @@ class Controller {
   std::filesystem::path folder_;
   ControllerOptions options_;
   std::unique_ptr<Policy> policy_;
-  std::vector<JobRecord> records_;       // by id
+  std::vector<JobRecord> records_;        // by id
   std::map<std::string, int> first_ids_;  // by name, of the jobs that were submitted first with it
-  std::map<std::string, int> ids_;       // by name, of the jobs that were submitted last with it
-  std::vector<Live> live_;               // by arrival
-  std::map<int, std::size_t> places_;    // in live_, by id; of jobs that are not over
-  std::vector<Job> jobs_;                // of live_
-  std::vector<Progress> progress_;       // likewise; placements are targets
-  std::vector<int> arrived_, finished_;  // places, since the last decision
+  std::map<std::string, int> ids_;        // by name, of the jobs that were submitted last with it
+  std::vector<Live> live_;                // by arrival
+  std::map<int, std::size_t> places_;     // in live_, by id; of jobs that are not over
+  std::vector<Job> jobs_;                 // of live_
+  std::vector<Progress> progress_;        // likewise; placements are targets
+  std::vector<int> arrived_, finished_;   // places, since the last decision
   std::set<std::string> drained_, down_;
   std::set<int> touched_;          // ids of unsaved records
   std::vector<Command> commands_;  // of the step that is under way
