@@ -122,12 +122,13 @@ class Planning(unittest.TestCase):
         self.assertIn("alternatives:", text)
         self.assertRegex(text, r"its devices cost [\d.]+ an hour for [\d,]+ samples/s, those of the plan")
         self.assertIn("how far that may be off is not known", text, "the times are computed")
-        rows = text[text.index("with one more"):].splitlines()[1:]
+        table = text[text.index("with one more"):].split("\n\n")[0]
+        rows = table.splitlines()[1:]
         used = {}
         for stage in plan["stages"]:
             for replicas in stage["replicas"]:
                 used[replicas["type"]] = used.get(replicas["type"], 0) + replicas.get("count", 1)
-        self.assertEqual({row.split()[0]: int(row.split()[1]) for row in rows if row.strip()}, used)
+        self.assertEqual({row.split()[0]: int(row.split()[1]) for row in rows}, used)
         self.assertNotIn("the same  the same", text)
 
     def start_search(self, *flags):
