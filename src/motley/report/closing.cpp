@@ -15,7 +15,7 @@ namespace motley::report {
 namespace {
 
 // How a row of the summary is called and written here.
-struct Figure {
+struct SummaryFigure {
   const char* metric;
   const char* label;
   std::string (*format)(double);
@@ -32,29 +32,30 @@ std::string as_speedup(double value) {
 }
 
 // What was learned, and how fast; a step's time and what it consists of stand between them.
-constexpr Figure kQuality[] = {{"test_accuracy", "test accuracy", as_percent},
-                               {"test_loss", "test loss", as_number},
-                               {"test_auc", "test AUC", as_number}};
-constexpr Figure kSpeed[] = {{"step_speedup_over_equal", "speed", as_speedup},
-                             {"step_prediction_error", "prediction is off by", as_percent},
-                             {"worst_wait_share", "longest wait", as_percent}};
+constexpr SummaryFigure kQuality[] = {{"test_accuracy", "test accuracy", as_percent},
+                                      {"test_loss", "test loss", as_number},
+                                      {"test_auc", "test AUC", as_number}};
+constexpr SummaryFigure kSpeed[] = {{"step_speedup_over_equal", "speed", as_speedup},
+                                    {"step_prediction_error", "prediction is off by", as_percent},
+                                    {"worst_wait_share", "longest wait", as_percent}};
 
-std::string line(const char* label, const std::string& text) {
+std::string closing_line(const char* label, const std::string& text) {
   return fmt::format("  {:<20}{}\n", label, text);
 }
 
-std::string target_text(const BenchRow& row, const Figure& figure) {
+std::string target_text(const BenchRow& row, const SummaryFigure& figure) {
   if (!row.target) return "";
   return fmt::format(
       " (target: at {} {}, {})", row.more_is_better ? "least" : "most", figure.format(*row.target),
       row.met() ? colored("met", TextColor::kGood, STDOUT_FILENO) : colored("missed", TextColor::kBad, STDOUT_FILENO));
 }
 
-std::string list(const Run& run, std::span<const Figure> figures) {
+std::string list_figures(const Run& run, std::span<const SummaryFigure> figures) {
   std::string text;
-  for (const Figure& figure : figures) {
+  for (const SummaryFigure& figure : figures) {
     const auto row = std::ranges::find(run.summary, figure.metric, &BenchRow::metric);
-    if (row != run.summary.end()) text += line(figure.label, figure.format(row->value) + target_text(*row, figure));
+    if (row != run.summary.end())
+      text += closing_line(figure.label, figure.format(row->value) + target_text(*row, figure));
   }
   return text;
 }
@@ -100,17 +101,17 @@ Result<std::string> closing_text(const std::filesystem::path& folder) {
   MOTLEY_ASSIGN(const Run run, read_run(folder));
   if (run.metrics.steps.empty()) return std::string("done: no step was left to do\n");
   const Figures figures = compute_figures(run);
-  std::string text = first_line(run, figures) + list(run, kQuality);
+  std::string text = first_line(run, figures) + list_figures(run, kQuality);
   if (const auto& step = figures.basis()) {
-    text += line("a step", fmt::format("{}: {}", format_seconds(step->seconds), time_parts(*step)));
+    text += closing_line("a step", fmt::format("{}: {}", format_seconds(step->seconds), time_parts(*step)));
   }
-  text += list(run, kSpeed);
+  text += list_figures(run, kSpeed);
   const auto audit = std::ranges::find(run.summary, "samples_not_used_exactly_once", &BenchRow::metric);
   if (audit != run.summary.end() && audit->value != 0) {
     const std::string wrong = fmt::format("{} lost or duplicated", format_number(audit->value));
-    text += line("samples", colored(wrong, TextColor::kBad, STDOUT_FILENO));
+    text += closing_line("samples", colored(wrong, TextColor::kBad, STDOUT_FILENO));
   }
-  return text + line("page", (folder / "report.html").string());
+  return text + closing_line("page", (folder / "report.html").string());
 }
 
 }  // namespace motley::report

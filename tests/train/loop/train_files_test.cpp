@@ -197,7 +197,8 @@ TEST(Timeline, IsDrawnByOneClock) {
   std::vector<TimelinePart> parts;
   for (const auto& [rank, ahead] : {std::pair(0, 0.0), {1, 5000.0}, {2, -70.0}}) {
     TimelineRecorder recorder(rank);
-    recorder.record(Phase::kForward, 1, 100 + ahead + rank, 103 + ahead + rank);  // each begins a second after the other
+    recorder.record(Phase::kForward, 1, 100 + ahead + rank,
+                    103 + ahead + rank);  // each begins a second after the other
     ASSERT_TRUE(recorder.write_part(folder.path));
     parts.push_back({timeline_part(folder.path, rank), ahead});
   }

@@ -125,6 +125,20 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
   return sources;
 }
 
+// Each scales a type that is here, or one that was scaled before it.
+Status check_scalings(const std::vector<Source>& sources, const std::vector<Scaling>& scalings) {
+  std::vector<std::string> types;
+  for (const Source& source : sources) types.push_back(source.type);
+  for (const Scaling& scaling : scalings) {
+    if (std::ranges::find(types, scaling.from) == types.end()) {
+      return fail(ErrorCode::kInvalidInput, "--scale {}={}*{}: there is no device type '{}' to scale; accepted: {}",
+                  scaling.type, scaling.from, scaling.factor, scaling.from, fmt::join(types, ", "));
+    }
+    types.push_back(scaling.type);
+  }
+  return {};
+}
+
 // Seconds of one layer, or of the loss, as the measurements at this batch or the fits say.
 double layer_seconds(const model::LayerTime& layer, double batch) {
   const auto measured = std::ranges::find(layer.measurements, batch, &model::Measurement::batch);
@@ -164,6 +178,7 @@ class JobProfiler {
 
   Result<model::Profile> run() {
     MOTLEY_ASSIGN(const std::vector<Source> sources, find_sources(job_, scalings_));
+    MOTLEY_TRY(check_scalings(sources, scalings_));
     MOTLEY_TRY(prepare());
     std::set<DeviceKind> kinds;
     for (const Source& source : sources) kinds.insert(source.kind);
@@ -351,14 +366,7 @@ class JobProfiler {
       profile_.devices.push_back(std::move(device));
     }
     for (const Scaling& scaling : scalings_) {
-      const model::DeviceProfile* from = profile_.device(scaling.from);
-      if (from == nullptr) {
-        std::vector<std::string> types;
-        for (const model::DeviceProfile& device : profile_.devices) types.push_back(device.type);
-        return fail(ErrorCode::kInvalidInput, "--scale {}={}*{}: there is no device type '{}' to scale; accepted: {}",
-                    scaling.type, scaling.from, scaling.factor, scaling.from, fmt::join(types, ", "));
-      }
-      model::DeviceProfile device = *from;
+      model::DeviceProfile device = *profile_.device(scaling.from);  // which check_scalings() has seen
       device.type = scaling.type;
       scale(device, scaling.factor);
       device.rule =
