@@ -88,6 +88,19 @@ TEST(Handshake, AnotherFingerprintIsRefusedOnBothSidesWithBothValues) {
   }
 }
 
+TEST(Handshake, LongFingerprintsAreComparedToTheirEnd) {
+  const Secret secret = Secret::generate();
+  const std::string beginning = "name=" + std::string(900, 'a') + "; seed=";
+  Handshake connector = side(Role::kConnector, secret, claim(2, beginning + "7"));
+  Handshake acceptor = side(Role::kAcceptor, secret, claim(0, beginning + "8"));
+  const Outcome outcome = run(connector, acceptor);
+  for (const Status& status : {outcome.connector, outcome.acceptor}) {
+    ASSERT_FALSE(status.has_value());
+    EXPECT_NE(status.error().message.find("has seed '7'"), std::string::npos) << status.error().message;
+    EXPECT_NE(status.error().message.find("has seed '8'"), std::string::npos) << status.error().message;
+  }
+}
+
 TEST(Handshake, TheKeysThatDifferAreNamedWithBothValues) {
   const auto difference = [](const std::string& own, const std::string& peer) {
     const Status same = check_same_job(claim(0, own), claim(1, peer));

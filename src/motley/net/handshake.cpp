@@ -57,7 +57,7 @@ static void fields(Archive& archive, Greeting& greeting) {
   archive.required("purpose", identity.purpose);
   archive.required("job", identity.job);
   archive.required("tenant", identity.tenant);
-  archive.required("fingerprint", greeting.claim.fingerprint);
+  archive.required("fingerprint", greeting.claim.fingerprint, NumberIs::between(0, kMaxFingerprintBytes));
 }
 
 template <class Archive>
