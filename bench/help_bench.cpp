@@ -32,7 +32,7 @@ Listed read_help(const std::string& help) {
     if (std::regex_match(line, begins)) {
       listed.flags.push_back(line);
     } else if (is_in_flag && goes_on) {
-      listed.flags.back() += " " + std::string(trimmed(line));
+      (listed.flags.back() += " ") += trimmed(line);
     } else if (is_in_commands && is_indented && !goes_on) {
       listed.commands.push_back(line.substr(2, line.find(' ', 2) - 2));
     }
