@@ -186,9 +186,10 @@ class SchemaWalk {
     const auto of = [&](const Json& value) { return with(file_, [&](Json& file) { file[at] = value; }); };
     EXPECT_EQ(of(1), "accepted");
     EXPECT_EQ(of(0.25), "accepted");
-    EXPECT_EQ(of(0) == "accepted", schema.contains("minimum"));
+    const bool has_no_bound = !schema.contains("minimum") && !schema.contains("exclusiveMinimum");
+    EXPECT_EQ(of(0) == "accepted", schema.contains("minimum") || has_no_bound);
     EXPECT_EQ(of(1.5) == "accepted", !schema.contains("maximum"));
-    EXPECT_THAT(of(-0.5), HasSubstr("is -0.5; accepted is a"));
+    EXPECT_THAT(of(-0.5), has_no_bound ? HasSubstr("accepted") : HasSubstr("is -0.5; accepted is a"));
     EXPECT_THAT(of("12"), HasSubstr(R"(is "12"; accepted is a)"));
     EXPECT_THAT(of(nullptr), HasSubstr("is null; accepted is a"));
   }

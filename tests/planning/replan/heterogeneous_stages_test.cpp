@@ -67,7 +67,10 @@ TEST(HeterogeneousStages, AreNoSlowerThanAnyPlanOfOneTypeAStage) {
     const planning::Plan* mixed = &plans->front();
     ASSERT_TRUE(planning::validate(*mixed, "mixed"));
     EXPECT_TRUE(std::ranges::is_sorted(*plans, {}, [](const auto& one) { return one.predicted.step_seconds; }));
-    EXPECT_EQ(std::ranges::count(*plans, plan.stages, &planning::Plan::stages), 1) << "the given one is among them";
+    const auto is_given = [&](const planning::Plan& one) {
+      return one.stages == plan.stages && one.micro_batches == plan.micro_batches;
+    };
+    EXPECT_EQ(std::ranges::count_if(*plans, is_given), 1);
     const double before = compute_step(problem, plan), after = compute_step(problem, *mixed);
     EXPECT_LE(after, before * (1 + 1e-9));
     EXPECT_NEAR(after, mixed->predicted.step_seconds, 1e-9);

@@ -82,8 +82,8 @@ TEST_F(ServiceTest, RunsWhatIsSubmitted) {
   wait_until("long", "running");
   EXPECT_EQ(get("/v1/jobs")["jobs"].size(), 3u);
   EXPECT_EQ(get("/v1/jobs?state=completed")["jobs"].size(), 1u);
-  EXPECT_THAT(get("/v1/jobs/long/why")["reason"].get<std::string>(), HasSubstr("it runs with 1 workers on 1 nodes"));
-  EXPECT_THAT(get("/v1/jobs/bad/why")["reason"].get<std::string>(), HasSubstr("last with 4"));
+  EXPECT_THAT(get("/v1/jobs/long/why")["reason"].get<std::string>(), HasSubstr("it runs with 1 worker on 1 node"));
+  EXPECT_THAT(get("/v1/jobs/bad/why")["reason"].get<std::string>(), HasSubstr("with exit code 4"));
   ASSERT_TRUE(client_->Delete("/v1/jobs/long"));
   wait_until("long", "cancelled");
 }

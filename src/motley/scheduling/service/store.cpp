@@ -112,9 +112,10 @@ Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& fo
   MOTLEY_TRY(store->run("PRAGMA locking_mode = EXCLUSIVE"));
   MOTLEY_TRY(store->run("PRAGMA journal_mode = TRUNCATE"));
   MOTLEY_TRY(store->run(MOTLEY_KEEPS("store-synchronous") ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = OFF"));
-  const Statement version = prepare(database, "PRAGMA user_version");
+  Statement version = prepare(database, "PRAGMA user_version");
   if (!version || sqlite3_step(version.get()) != SQLITE_ROW) return store->problem("is no database");
   const int found = sqlite3_column_int(version.get(), 0);
+  version.reset();  // while it reads, no table can be replaced
   if (found != 0 && found != kVersion && found != kUniqueNames) {
     return fail(
         ErrorCode::kInvalidInput, "{}: is of version {}; accepted: {}{}", store->file_.string(), found, kVersion,
