@@ -93,7 +93,8 @@ class Commands(unittest.TestCase):
         """Of a process, whose output and error are one pipe: the trace is written before a policy fails."""
         csv = self.folder / "trace.csv"
         csv.write_text("job,arrival_seconds,duration_seconds,workers\na,0,10,1\nb,1,10,9\n")
-        words = ["schedule", "simulate", csv, "--cluster", "1x8", "--policy", "fifo", "--save-trace", self.folder / "kept.csv"]
+        words = ["schedule", "simulate", csv, "--cluster", "1x8", "--policy", "fifo", "--save-trace", self.folder / "kept.csv",
+                 "--overwrite"]
         done = [subprocess.run([*command, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
                                check=False) for command in ([BINARY], PYTHON)]
         self.assertEqual([one.returncode for one in done], [2, 2], done[1].stdout)
