@@ -86,6 +86,9 @@ Result<StepTimes> run_briefly(Job job, const BriefRun& options, const planning::
   Result<StepTimes> times = run();
   std::error_code ignored;
   fs::remove_all(folder, ignored);
+  if (!times && times.error().code == ErrorCode::kInterrupted) {
+    return fail(ErrorCode::kInterrupted, "stopped as asked; nothing was written");
+  }
   return times;
 }
 

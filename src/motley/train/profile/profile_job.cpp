@@ -49,7 +49,7 @@ Result<StepTimes> run_steps(Job job, DeviceKind kind, std::int64_t threads, std:
   job.gradient_sync.overlap = false;
   job.gradient_sync.servers.clear();
   Result<StepTimes> times = run_briefly(std::move(job), {.settling_steps = kSettled, .steps = steps});
-  return times ? std::move(times) : fail(times.error().within(fmt::format("whole steps of {} workers", workers)));
+  return times ? std::move(times) : fail(times.error().within("whole steps of " + format_count(workers, "worker")));
 }
 
 // A device that is not here: every time of `from`, multiplied by `factor`.
