@@ -94,17 +94,17 @@ class Reports(Scenario):
         first = self.run_file("run")
         before = self.lines("run")
         self.train("run", *flags, "--resume")
-        self.train("run", *flags, "--resume")  # there is nothing left to do
+        self.train("run", *flags, "--resume")  # which has nothing left to do, and is no attempt
         run = self.run_file("run")
         done = max(line["step"] for line in before if "loss" in line)
         self.assertEqual(run["started"], first["started"])
-        self.assertEqual([attempt["first_step"] for attempt in run["attempts"]], [1, done + 1, 31])
-        self.assertEqual([attempt["exit"] for attempt in run["attempts"]], ["interrupted", "done", "done"])
+        self.assertEqual([attempt["first_step"] for attempt in run["attempts"]], [1, done + 1])
+        self.assertEqual([attempt["exit"] for attempt in run["attempts"]], ["interrupted", "done"])
         self.assertEqual(run["attempts"][1]["after_seconds"], max(line["time"] for line in before))
         times = [line["time"] for line in self.lines("run")]
         self.assertEqual(times, sorted(times), "an attempt's times go on after those of the one before")
         page = (self.folder / "run/report.html").read_text()
-        self.assertIn(" in 3 attempts", page)
+        self.assertIn(" in 2 attempts", page)
         self.assertIn(f"<td>1 to {done}</td>", page.replace(' class="number"', ""))
         self.assertIn(f"<td>{done + 1} to 30</td>", page)
 
