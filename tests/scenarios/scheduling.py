@@ -37,11 +37,11 @@ class ScheduleSimulate(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_command_that_is_not_there_is_answered_with_those_that_are(self):
-        for words, given in (((), "needs a command"), (("logs",), "'logs' is no command"), (("export", "x"), "'export' is no")):
+        for words, given in (((), "needs a command"), (("resize",), "'resize' is no command"), (("export", "x"), "'export' is no")):
             done = subprocess.run([BINARY, "schedule", *words], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(f"motley schedule: {given}", done.stderr)
-            self.assertIn("accepted: simulate, serve, submit, list, why, cancel, drain, what-if", done.stderr)
+            self.assertIn("accepted: simulate, serve, submit, list, why, logs, cancel, drain, what-if", done.stderr)
 
     def test_prints_a_line_a_policy_and_writes_what_became_of_each_job(self):
         file = self.folder / "jobs.csv"
