@@ -82,15 +82,10 @@ class Bar {
   int last_[2] = {-1, -1};
 };
 
-// Four to eight ticks at round numbers.
+// Round places, and what stands at them.
 std::vector<std::pair<double, std::string>> make_ticks(double extent) {
-  const double rough = extent / 8;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  const double step = power * (rough <= power ? 1 : rough <= 2 * power ? 2 : rough <= 5 * power ? 5 : 10);
   std::vector<std::pair<double, std::string>> ticks;
-  for (int i = 0; i * step <= extent * (1 + 1e-9); ++i) {
-    ticks.emplace_back(i * step, i == 0 ? "0" : format_seconds(i * step));
-  }
+  for (const double place : round_ticks(extent)) ticks.emplace_back(place, place == 0 ? "0" : format_seconds(place));
   return ticks;
 }
 

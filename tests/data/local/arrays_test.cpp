@@ -7,10 +7,8 @@
 #include <numeric>
 
 #include "motley/base/os/file.h"
-#include "motley/data/local/dataset.h"
-#include "motley/data/local/loader.h"
 #include "tests/data/local/npy_bytes.h"
-#include "tests/temporary_folder.h"
+#include "tests/data/local/source_test.h"
 
 namespace motley::data {
 namespace {
@@ -19,7 +17,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class Arrays : public testing::Test {
+class Arrays : public SourceTest {
  protected:
   Arrays() {
     source_.format = DatasetSource::Format::kNpy;
@@ -37,26 +35,6 @@ class Arrays : public testing::Test {
     source_.targets = folder_.path / "y.npy";
     EXPECT_TRUE(write_file(source_.targets, npy<T>(type, shape, values, 1, fortran_order)));
   }
-  std::unique_ptr<Dataset> open() const {
-    auto dataset = open_dataset(source_);
-    EXPECT_TRUE(dataset) << dataset.error().message;
-    return dataset ? std::move(*dataset) : nullptr;
-  }
-  std::string refusal() const {
-    const auto dataset = open_dataset(source_);
-    EXPECT_FALSE(dataset);
-    return dataset ? "" : dataset.error().message;
-  }
-  static Batch read(const Dataset& dataset, std::vector<std::uint32_t> samples) {
-    Batch batch;
-    batch.samples = std::move(samples);
-    const Status status = read_batch(dataset, batch);
-    EXPECT_TRUE(status) << status.error().message;
-    return batch;
-  }
-
-  const TemporaryFolder folder_;
-  DatasetSource source_;
 };
 
 std::vector<float> count_up(std::size_t count) {

@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "motley/base/os/file.h"
-#include "motley/data/local/dataset.h"
-#include "motley/data/local/loader.h"
-#include "tests/temporary_folder.h"
+#include "tests/data/local/source_test.h"
 
 namespace motley::data {
 namespace {
@@ -15,36 +15,26 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class Tables : public testing::Test {
+class Tables : public SourceTest {
  protected:
   Tables() {
     source_.format = DatasetSource::Format::kCsv;
     source_.features = folder_.path / "t.csv";
     source_.target_column = "y";
   }
-  Result<std::unique_ptr<Dataset>> try_open(const std::string& text) const {
-    EXPECT_TRUE(write_file(source_.features, text));
-    return open_dataset(source_);
-  }
   std::unique_ptr<Dataset> open(const std::string& text) const {
-    auto dataset = try_open(text);
-    EXPECT_TRUE(dataset) << dataset.error().message;
-    return dataset ? std::move(*dataset) : nullptr;
+    EXPECT_TRUE(write_file(source_.features, text));
+    return SourceTest::open();
   }
   std::string refusal(const std::string& text) const {
-    const auto dataset = try_open(text);
-    EXPECT_FALSE(dataset);
-    return dataset ? "" : dataset.error().message;
+    EXPECT_TRUE(write_file(source_.features, text));
+    return SourceTest::refusal();
   }
   static Batch read(const Dataset& dataset) {
-    Batch batch;
-    for (std::uint32_t i = 0; i < dataset.size(); ++i) batch.samples.push_back(i);
-    EXPECT_TRUE(read_batch(dataset, batch));
-    return batch;
+    std::vector<std::uint32_t> all(dataset.size());
+    std::iota(all.begin(), all.end(), 0U);
+    return SourceTest::read(dataset, std::move(all));
   }
-
-  const TemporaryFolder folder_;
-  DatasetSource source_;
 };
 
 constexpr const char* kWithGaps = "a,b,y\n1,10,0\n,20,1\n4,NA,0\n 9 ,60,1\n";

@@ -3,10 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "motley/base/os/file.h"
-#include "motley/data/local/dataset.h"
-#include "motley/data/local/loader.h"
 #include "tests/data/local/npy_bytes.h"
-#include "tests/temporary_folder.h"
+#include "tests/data/local/source_test.h"
 
 namespace motley::data {
 namespace {
@@ -20,7 +18,7 @@ std::string as_bytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-class Tokens : public testing::Test {
+class Tokens : public SourceTest {
  protected:
   Tokens() {
     source_.format = DatasetSource::Format::kTokens;
@@ -30,26 +28,6 @@ class Tokens : public testing::Test {
     source_.features = folder_.path / name;
     EXPECT_TRUE(write_file(source_.features, bytes));
   }
-  std::unique_ptr<Dataset> open() const {
-    auto dataset = open_dataset(source_);
-    EXPECT_TRUE(dataset) << dataset.error().message;
-    return dataset ? std::move(*dataset) : nullptr;
-  }
-  std::string refusal() const {
-    const auto dataset = open_dataset(source_);
-    EXPECT_FALSE(dataset);
-    return dataset ? "" : dataset.error().message;
-  }
-  static Batch read(const Dataset& dataset, std::vector<std::uint32_t> samples) {
-    Batch batch;
-    batch.samples = std::move(samples);
-    const Status status = read_batch(dataset, batch);
-    EXPECT_TRUE(status) << status.error().message;
-    return batch;
-  }
-
-  const TemporaryFolder folder_;
-  DatasetSource source_;
 };
 
 const std::vector<std::uint16_t> kStream = {5, 6, 50256, 8, 9, 10, 11, 12, 13};

@@ -1,12 +1,59 @@
 #include "motley/scheduling/service/job_files.h"
 
-#include <fstream>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 
 namespace motley::scheduling {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::int64_t kMaxPartBytes = 1 << 20;
+constexpr std::int64_t kTailBytes = 4096;  // in which the last lines are looked for
+constexpr int kLastLines = 5;
+
+struct OpenFile {
+  Descriptor descriptor;
+  std::int64_t size = 0;
+};
+
+Result<OpenFile> open_file(const fs::path& file) {
+  OpenFile open{.descriptor = Descriptor(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))};
+  struct stat status{};
+  if (!open.descriptor.valid() || ::fstat(open.descriptor.get(), &status) != 0) {
+    return fail(ErrorCode::kIo, "cannot read '{}': {}", file.string(), errno_text());
+  }
+  if (!S_ISREG(status.st_mode)) return fail(ErrorCode::kIo, "cannot read '{}': it is no file", file.string());
+  open.size = status.st_size;
+  return open;
+}
+
+// Fewer bytes where the file has become shorter meanwhile.
+Result<std::string> read_part(const OpenFile& open, std::int64_t from, std::int64_t count, const fs::path& file) {
+  std::string text(static_cast<std::size_t>(count), '\0');
+  std::size_t filled = 0;
+  while (filled < text.size()) {
+    const ssize_t got = ::pread(open.descriptor.get(), text.data() + filled, text.size() - filled,
+                                static_cast<off_t>(from + static_cast<std::int64_t>(filled)));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail(ErrorCode::kIo, "cannot read '{}': {}", file.string(), errno_text());
+    if (got == 0) break;
+    filled += static_cast<std::size_t>(got);
+  }
+  text.resize(filled);
+  return text;
+}
+
+}  // namespace
 
 fs::path output_file(const Attempt& attempt) {
   return attempt.folder / "output";
@@ -26,17 +73,34 @@ fs::path report_file(const Attempt& attempt) {
   return {};
 }
 
-Result<std::string> read_end(const fs::path& file, std::size_t most) {
-  std::ifstream stream(file, std::ios::binary | std::ios::ate);
-  if (!stream) return fail(ErrorCode::kIo, "cannot read '{}': {}", file.string(), errno_text());
-  const auto size = static_cast<std::size_t>(std::max<std::streamoff>(stream.tellg(), 0));
-  const std::size_t begin = size > most ? size - most : 0;
-  std::string text(size - begin, '\0');
-  stream.seekg(static_cast<std::streamoff>(begin));
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  if (begin > 0) text.erase(0, text.find('\n') + 1);
+Result<OutputPart> read_output(const fs::path& file, std::int64_t offset) {
+  std::error_code problem;
+  if (!fs::exists(file, problem)) return OutputPart{};
+  MOTLEY_ASSIGN(const OpenFile open, open_file(file));
+  const std::int64_t from = std::clamp<std::int64_t>(offset, 0, open.size);
+  MOTLEY_ASSIGN(std::string text, read_part(open, from, std::min(kMaxPartBytes, open.size - from), file));
+  const std::size_t line = text.rfind('\n');
+  if (from + std::ssize(text) < open.size && line != std::string::npos) text.resize(line + 1);
+  const std::int64_t next = from + std::ssize(text);
+  return OutputPart{std::move(text), next};
+}
+
+Result<std::string> read_end(const fs::path& file, std::int64_t most) {
+  MOTLEY_ASSIGN(const OpenFile open, open_file(file));
+  const std::int64_t from = std::max<std::int64_t>(0, open.size - most);
+  MOTLEY_ASSIGN(std::string text, read_part(open, from, open.size - from, file));
+  if (from > 0) text.erase(0, text.find('\n') + 1);
   return text;
+}
+
+std::string last_lines(const fs::path& file) {
+  std::string text = read_end(file, kTailBytes).value_or("");
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::size_t begin = text.size();
+  for (int line = 0; line < kLastLines && begin > 0 && begin != std::string::npos; ++line) {
+    begin = text.rfind('\n', begin - 1);
+  }
+  return begin == std::string::npos ? text : text.substr(begin == 0 ? 0 : begin + 1);
 }
 
 }  // namespace motley::scheduling

@@ -15,7 +15,6 @@
 #include "motley/net/http_server.h"
 #include "motley/scheduling/service/explain.h"
 #include "motley/scheduling/service/job_files.h"
-#include "motley/scheduling/service/job_output.h"
 
 namespace motley::scheduling {
 namespace {
@@ -23,7 +22,7 @@ namespace {
 constexpr double kRequestSeconds = 60;  // for which a client is waited for that sends jobs or takes its answer
 constexpr std::chrono::seconds kForecastTurn(20);  // in which forecasts that were asked for before are done
 constexpr std::size_t kMaxBodyBytes = 64 << 20;
-constexpr std::size_t kMaxLogBytes = 1 << 20;  // of what a job has printed, its end
+constexpr std::int64_t kMaxLogBytes = 1 << 20;  // of what a job has printed, its end
 constexpr std::size_t kMaxReportBytes = 64 << 20;
 constexpr std::size_t kMaxExplained = 500;    // jobs on the page
 constexpr double kRecentSeconds = 4;          // for which explanations hold, and

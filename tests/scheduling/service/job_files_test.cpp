@@ -1,7 +1,8 @@
 // Output is read in parts that follow each other, and its last lines by themselves.
-#include "motley/scheduling/service/job_output.h"
+#include "motley/scheduling/service/job_files.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "motley/base/os/file.h"
 #include "tests/temporary_folder.h"
@@ -43,6 +44,23 @@ TEST(JobOutput, HasItsLastLines) {
     ASSERT_TRUE(write_file(file, content));
     EXPECT_EQ(last_lines(file), expected);
   }
+}
+
+TEST(JobOutput, APipeInItsPlaceIsNotWaitedFor) {
+  const TemporaryFolder folder;
+  const auto file = folder.path / "output";
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  EXPECT_FALSE(read_output(file, 0));
+  EXPECT_FALSE(read_end(file, 100));
+  EXPECT_EQ(last_lines(file), "");
+}
+
+TEST(JobOutput, TheEndBeginsWithALine) {
+  const TemporaryFolder folder;
+  const auto file = folder.path / "output";
+  ASSERT_TRUE(write_file(file, "first\nsecond\nthird"));
+  EXPECT_EQ(*read_end(file, 100), "first\nsecond\nthird");
+  EXPECT_EQ(*read_end(file, 10), "third");
 }
 
 }  // namespace
