@@ -196,10 +196,11 @@ std::string fingerprint(const Job& job, std::string_view plan) {
                             ? value
                             : fmt::format("a text with the checksum {:08x}", crc32c(value))));
   };
+  const Job defaults;
   for (const auto& entry : Job::options().entries()) {
     if (entry.text.kind == OptionKind::kPath) continue;  // may differ between hosts
     const std::string value = Job::options().get(job, entry);
-    if (value != Job::options().get(Job(), entry)) add(entry.text.key, value);
+    if (value != Job::options().get(defaults, entry)) add(entry.text.key, value);
   }
   if (!plan.empty()) add("contents of the plan", fmt::format("a text with the checksum {:08x}", crc32c(plan)));
   const std::string text = fmt::format("{}", fmt::join(settings, "; "));
