@@ -124,11 +124,13 @@ Status WatchedSession::enter(const Deadline& deadline) {
   std::ranges::copy_if(membership_.members, std::back_inserter(known), [this](const Member& member) {
     return member.port != 0 && &member != &membership_.members[static_cast<std::size_t>(membership_.rank)];
   });
-  std::string last = "nobody else is there";
+  std::optional<std::string> last;  // why it was not taken in
   while (!deadline.passed()) {
     if (const auto left = find_left()) return fail(*left);
     if (health_.is_final()) return fail(final_failure());
-    if (known.empty()) return fail(ErrorCode::kUnavailable, "the job cannot be joined any more: {}", last);
+    if (known.empty())
+      return fail(ErrorCode::kUnavailable, "the job cannot be joined any more: {}",
+                  last.value_or("nobody else is there"));
     const Deadline soon = Deadline::after(std::min(kAnswerSeconds, deadline.remaining()));
     auto running = ask_who_is_there({known.front().address, known.front().port}, options_, secret_, soon);
     if (!running || running->membership.session != membership_.session) {
@@ -147,7 +149,7 @@ Status WatchedSession::enter(const Deadline& deadline) {
     }
     if (all) {
       requests_.be_ready(running->present);
-    } else {
+    } else if (!last || !deadline.passed()) {  // an attempt that the deadline cut off says less than one before it
       last = all.error().message;
     }
     const Deadline entered = Deadline::after(std::min(kEnterSeconds, deadline.remaining()));
@@ -157,7 +159,7 @@ Status WatchedSession::enter(const Deadline& deadline) {
     SteadyClock::instance().sleep_until(monotonic_seconds() + kAskAgainSeconds);
   }
   return fail(ErrorCode::kTimeout, "rank {} was not taken in within {:.3g} s: {}", membership_.rank, deadline.allowed(),
-              last);
+              last.value_or("nobody else is there"));
 }
 
 // A control connection to a member, if there is none, over which it has learnt who this is.

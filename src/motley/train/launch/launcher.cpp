@@ -283,10 +283,25 @@ class Launch final : LaunchedProcesses {
       return fail(ErrorCode::kTimeout, "the workers had not ended after {:.3g} s and were killed",
                   options_.deadline->allowed());
     }
-    return state_.verdict(run_);
+    Status verdict = state_.verdict(run_);
+    tell_other_errors(verdict);
+    return verdict;
   }
 
  private:
+  // What workers have said and the verdict does not say: where some were killed, the others' words are the cause.
+  void tell_other_errors(const Status& verdict) {
+    if (!verdict && verdict.error().code == ErrorCode::kInterrupted) return;
+    std::string told = verdict ? "" : verdict.error().message;
+    for (const Child& worker : workers_) {
+      if (!worker.error || worker.error->code == ErrorCode::kInterrupted) continue;
+      const std::string& message = worker.error->message;
+      if (told.find(message) != std::string::npos) continue;
+      told += message;
+      say(fmt::format("{}: {}", worker.name(), message));
+    }
+  }
+
   // --- What the state wants done
 
   Result<int> start_worker(int rank, bool is_newcomer) override {
