@@ -72,13 +72,14 @@ class Launcher:
         with contextlib.suppress(OSError):  # the launcher has ended
             self._socket.sendall(json.dumps({"leaves": True, "checkpoint": checkpoint}).encode() + b"\n")
 
-    def regroup(self, *, at_step: bool, timeout: timedelta, checkpoint: str | None) -> Announcement:
-        """Says that this rank has left its process group, between two steps or at the end of one, and waits for the next.
+    def regroup(self, *, at_step: bool, has_state: bool, timeout: timedelta, checkpoint: str | None) -> Announcement:
+        """Says that this rank has left its process group, between two steps or at the end of one, and whether it has the weights that are
+        trained; waits for the next.
 
         Raises:
             RuntimeError: there will be none.
         """
-        report = {"at_step": at_step, "timeout": timeout.total_seconds(), "checkpoint": checkpoint}
+        report = {"at_step": at_step, "has_state": has_state, "timeout": timeout.total_seconds(), "checkpoint": checkpoint}
         self._socket.sendall(json.dumps(report).encode() + b"\n")
         while line := self._lines.readline():
             if words := json.loads(line):

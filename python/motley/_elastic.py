@@ -145,8 +145,8 @@ class _Job:
         self._loader, self._timeout, self._store = state.loader, find_timeout(None), own.connect_store()
         self._ranks: Any = None
         self._places: list[int] = []
-        self._is_let_in = False
-        self._number, self._complete = -1, 0  # of the step at hand, and for how many steps this rank has whole gradients
+        self._has_state = not own.is_replacement
+        self._number, self._complete = -1, self._loader._number  # of the step at hand, and for how many steps this rank has whole gradients
         self._is_enough = self._must_regroup = True
         self._unexplained = -1  # the step that failed though nobody was lost
         self._is_asked_to_leave = self._leaves = self._is_last = False  # by SIGTERM; as all know; with all others
@@ -233,6 +233,8 @@ class _Job:
     def _leave(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+        # A group that did not come about has taken a number, from which the next one's name is made: all ranks begin with the same.
+        dist.distributed_c10d._world.group_count = 0
         forget_groups()
 
     def _regroup(self, *, at_step: bool, problem: str = "") -> None:
@@ -248,7 +250,7 @@ class _Job:
             raise SystemExit(128 + signal.SIGTERM)
         allowed = min(_RENDEZVOUS, self._timeout)
         while True:
-            announced = self._launcher.regroup(at_step=at_step, timeout=self._timeout, checkpoint=written)
+            announced = self._launcher.regroup(at_step=at_step, has_state=self._has_state, timeout=self._timeout, checkpoint=written)
             try:
                 self._form(announced, allowed)
                 break
@@ -270,21 +272,19 @@ class _Job:
         ranks = self._connect(announced, allowed)
         for weight in loader._weights:
             weight.renew()
-        told = ranks.gather(self._complete if self._is_let_in else None)
+        told = ranks.gather(self._complete if self._has_state else None)
         counts = [complete for complete in told if complete is not None]
-        split = None
-        if counts:
-            source = told.index(counts[0])
-            loader._go_back_to(min(counts))
-            if None in told:
-                self._hand_over(ranks, source)
-            split = ranks.gather(loader._tell_split() if ranks.rank == source else None)[source]
+        source = told.index(counts[0])
+        loader._go_back_to(min(counts))
+        if None in told:
+            self._hand_over(ranks, source)
+        split = ranks.gather(loader._tell_split() if ranks.rank == source else None)[source]
         loader._change_ranks(ranks, places, announced.known, split)
         for other in self._state.other_loaders:
             other._forget_ranks()
-        self._ranks, self._places, self._is_let_in = ranks, places, True
+        self._ranks, self._places, self._has_state = ranks, places, True
         self._processes = ranks.gather(os.getpid())
-        self._complete = min(counts, default=loader._number)
+        self._complete = min(counts)
         self._is_enough, self._must_regroup = announced.is_enough, not announced.is_enough
 
     def _connect(self, announced: Announcement, allowed: timedelta) -> Ranks:
@@ -305,7 +305,7 @@ class _Job:
         size = ranks.gather(len(saved))[source]
         sent = torch.frombuffer(bytearray(saved), dtype=torch.uint8) if saved else torch.empty(size, dtype=torch.uint8)
         ranks.broadcast(sent, source)
-        if not self._is_let_in:
+        if not self._has_state:
             self._state.load(pickle.loads(sent.numpy().tobytes()))
 
     def _write_checkpoint(self, path: str) -> str:

@@ -549,9 +549,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._ranks = self._splitter = self._saved_split = None
         self._resumes = False
 
-    def _tell_split(self) -> tuple[str, list[tuple[int, int]]]:
-        """What is known of the ranks' speeds, and the limits with which that was learnt."""
-        return self._splitter.save(), self._spread(self._limits, (0, 0))
+    def _tell_split(self) -> tuple[str, list[tuple[int, int]]] | None:
+        """What is known of the ranks' speeds, and the limits with which that was learnt. None before the ranks have agreed."""
+        return (self._splitter.save(), self._spread(self._limits, (0, 0))) if self._splitter else None
 
     def _change_ranks(self, ranks: Ranks, places: list[int], known: int, told: tuple[str, list[tuple[int, int]]] | None) -> None:
         """Goes on from the next step with these ranks. All of them are given what one of them told of the split."""

@@ -264,6 +264,9 @@ class _Job:
 
     def _announce(self) -> None:
         """The next process group, to all members, who have left the one before. Raises LaunchError where too few waited long enough."""
+        if not any(rank.report["has_state"] for rank in self.members if rank.report):
+            raise LaunchError(f"no rank is left that had the weights: the last ones were killed while replacements were let in; "
+                              f"{self._describe_state()}", 137)
         are_at_step = all(rank.report["at_step"] for rank in self.members if rank.report)
         let_in = [rank for rank in self.newcomers if rank.report is not None] if are_at_step else []
         count = len(self.members) + len(let_in) + self.finished

@@ -156,11 +156,12 @@ class Rank:
         self.file.write(json.dumps({"what": what} | told) + "\n")
 
     def follow_meetings(self):
-        """Knows the number of the process group."""
+        """Knows the number of the process group, in the middle of the making of which this rank may end."""
         connect = _elastic._Job._connect
 
         def meet(job, announced, allowed):
             self.epoch = announced.epoch
+            self.end_at("meeting", announced.epoch)
             return connect(job, announced, allowed)
 
         _elastic._Job._connect = meet
@@ -275,17 +276,24 @@ class ReplacedRanks(ElasticTest):
                 self.assertGreater(max(shares), shares[0])
 
     def test_killed_again_and_again(self):
-        """Replacements, too."""
+        """Replacements, too, also while ranks make a process group."""
         for seed in range(2):
             with self.subTest(seed):
                 self.use_new_folder()
                 draw = random.Random(seed)
-                ends = {}
+                ends = {f"{draw.randrange(3)} {draw.randrange(2, 6)} meeting": "SIGKILL"}
                 for step in draw.sample(range(2, 60), 5):
                     point = draw.choice(["forward", "backward", "gradients", "done", "between"])
                     ends[f"{draw.randrange(3)} {step} {point}"] = "SIGKILL"
                 self.run_job("--elastic 1:3 --replacements 9", {"passes": 8, "waits": True, "ends": ends})
                 self.check([0, 1, 2])
+
+    def test_nobody_is_left_to_give_the_weights(self):
+        """The last rank that has them is killed while it lets the replacement in."""
+        text = self.run_job("--elastic 1:2", {"passes": 10**6, "waits": True, "ends": {
+            "1 3 backward": "SIGKILL", "0 3 meeting": "SIGKILL"}}, code=137)
+        self.assertIn("no rank is left that had the weights: the last ones were killed while replacements were let in; their state is "
+                      "lost, as the script gave motley.make_elastic no checkpoint", text)
 
     def test_killed_from_outside(self):
         job = self.start("--elastic 1:3 --replacements 2", {"passes": 10**6, "seconds": 0.001, "ends_after": (3, 10), "joins": 2})
