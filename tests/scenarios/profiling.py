@@ -1,10 +1,13 @@
 """motley profile on small data: a file that says where every number comes from, and refusals that say what helps."""
 
 import json
+import os
+import signal
 import subprocess
+import time
 import unittest
 
-from harness import BINARY, Scenario
+from harness import BINARY, Scenario, computed_seconds, handles
 
 
 class Profile(Scenario):
@@ -45,6 +48,28 @@ class Profile(Scenario):
         self.assertGreater(link["bytes_per_second"], 0)
         for word in ("fc1", "fully-connected", "spread", "profile.json", "two points only"):
             self.assertIn(word, text)
+
+    def test_an_interrupt_leaves_nothing(self):
+        """While layers are measured, and while whole steps run in processes of their own."""
+        for named, batch, seconds, is_there in (
+                ("layers", 100000, 1000, lambda process: computed_seconds(process.pid) > 2),
+                ("whole steps", 8, 8, lambda process: list(self.folder.glob("motley-brief-*/run/metrics.jsonl")))):
+            with self.subTest(named):
+                command = [BINARY, "profile", self.job, "--output", self.folder / "profile.json", "--batch-sizes", batch,
+                           "--time-limit", f"{seconds}s"]
+                process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                           env=os.environ | {"TMPDIR": str(self.folder)})
+                deadline = time.monotonic() + 120
+                while not (handles(process.pid, signal.SIGINT) and is_there(process)):
+                    self.assertIsNone(process.poll(), "it ended before it was interrupted")
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.01)
+                process.send_signal(signal.SIGINT)
+                _, said = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 130, said)
+                self.assertEqual(said.strip().splitlines()[-1], "motley: stopped as asked; nothing was written")
+                self.assertFalse((self.folder / "profile.json").exists())
+                self.assertEqual(list(self.folder.glob("motley-brief-*")), [])
 
     def test_types_of_a_cluster_file(self):
         cluster = self.folder / "cluster.yaml"

@@ -142,6 +142,13 @@ struct PlanMarginal {
   std::optional<double> one_more;
   std::optional<double> one_fewer;
 };
+struct PlanAlternative {
+  AnyJson plan;
+  std::optional<double> value;
+  double worse = 0;
+  std::string reason;
+  std::optional<double> better_in;
+};
 struct PlanRegime {
   double from = 0;
   std::optional<double> value;
@@ -165,6 +172,7 @@ struct PlanResult {
   std::optional<double> bound;
   std::int64_t evaluations = 0;
   double search_seconds = 0;
+  std::vector<PlanAlternative> alternatives;
   std::vector<PlanMarginal> marginals;
   std::vector<PlanWhatIf> what_ifs;
   std::vector<PlanOfMethod> methods;
@@ -176,6 +184,17 @@ void fields(Archive& archive, PlanMarginal& marginal) {
   archive.required("device_type", marginal.device_type);
   archive.defaulted("one_more", marginal.one_more, "value of the best plan with one device more; null: none is known");
   archive.defaulted("one_fewer", marginal.one_fewer, "with one device fewer");
+}
+template <class Archive>
+void fields(Archive& archive, PlanAlternative& one) {
+  archive.required("plan", one.plan);
+  archive.defaulted("value", one.value, "of the objective");
+  archive.required("worse", one.worse, "its value over the plan's, less 1");
+  archive.required("reason", one.reason, "why it lost");
+  archive.defaulted(
+      "better_in", one.better_in,
+      "fraction of draws of the measured times in which it is better than the plan; null: nothing is known "
+      "of how they vary");
 }
 template <class Archive>
 void fields(Archive& archive, PlanRegime& regime) {
@@ -205,6 +224,7 @@ void fields(Archive& archive, PlanResult& result) {
   archive.defaulted("bound", result.bound, "no plan has a value below it; null: nothing is proved");
   archive.required("evaluations", result.evaluations);
   archive.required("search_seconds", result.search_seconds);
+  archive.required("alternatives", result.alternatives, "within 5 % of the plan, the best first");
   archive.required("marginals", result.marginals);
   archive.required("what_ifs", result.what_ifs);
   archive.required("methods", result.methods, "with --compare");

@@ -166,6 +166,15 @@ PlanResult make_result(const planning::FoundPlan& found) {
                        .evaluations = found.answer.evaluations,
                        .search_seconds = found.answer.seconds,
                        .plan = AnyJson::parse(planning::to_json(found.plan))};
+  for (std::size_t i = 0; i < found.alternatives.size(); ++i) {
+    const planning::Alternative& one = found.alternatives[i];
+    result.alternatives.push_back(
+        {.plan = AnyJson::parse(planning::to_json(one.plan)),
+         .value = planning::value(one.evaluation, criterion),
+         .worse = one.worse,
+         .reason = one.reason,
+         .better_in = found.uncertainty ? std::optional(found.uncertainty->better[i]) : std::nullopt});
+  }
   for (const planning::Marginal& marginal : found.marginals) {
     result.marginals.push_back({.device_type = found.problem.types[static_cast<std::size_t>(marginal.type)].name,
                                 .one_more = value_then(marginal.one_more),

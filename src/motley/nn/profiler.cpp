@@ -180,6 +180,11 @@ struct Series {
   }
 };
 
+Status go_on(const ProfilerOptions& options) {
+  if (!options.stop.stop_requested()) return {};
+  return fail(ErrorCode::kInterrupted, "stopped as asked; nothing was written");
+}
+
 // Passes that warm up each batch size, as long as the rounds that follow fit into memory and time.
 Result<std::vector<Series>> warm_up(Profiler& profiler, const model::Graph& graph, const ProfilerOptions& options) {
   double bytes_per_sample = graph.input_bytes;
@@ -203,6 +208,7 @@ Result<std::vector<Series>> warm_up(Profiler& profiler, const model::Graph& grap
     double last = 0;
     Result<Pass> done;
     for (int i = 0; i < kWarmPasses && done; ++i) {
+      MOTLEY_TRY(go_on(options));
       const double before = options.clock.now();
       done = profiler.pass(batch);
       last = options.clock.now() - before;
@@ -277,6 +283,7 @@ Result<LayerTimes> profile_layers(Network& network, const model::Graph& graph, c
   std::vector<double> updates;
   while (times.rounds < kMaxRounds && (times.rounds < kMinRounds || options.clock.now() - begin < options.seconds)) {
     for (Series& series : all) {
+      MOTLEY_TRY(go_on(options));
       MOTLEY_ASSIGN(Pass pass, profiler.pass(series.batch));
       series.passes.push_back(std::move(pass.layers));
       updates.push_back(pass.update);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,7 @@ struct ProfilerOptions {
   double memory_bytes = std::numeric_limits<double>::infinity();  // batches that need more are left out
   Clock& clock = SteadyClock::instance();
   std::function<void(const std::string&)> progress = {};  // may be empty
+  std::stop_token stop = {};                              // after the pass under way
 };
 
 // A graph of the network (model_graph) and one more layer "step", of kind loss: what a step takes besides.
@@ -58,7 +60,8 @@ struct LayerTimes {
 // Moves the network to the device.
 //
 // Batches that memory or time do not suffice for are left out, and 1 where the network refuses it (BatchNorm of a
-// single value); one is measured in any case. Errors: what the network answers.
+// single value); one is measured in any case. Errors: what the network answers;
+// kInterrupted where it was stopped.
 Result<LayerTimes> profile_layers(Network& network, const model::Graph& graph, const StepSpec& step,
                                   torch::Device device, const ProfilerOptions& options);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "motley/base/os/signals.h"
 #include "motley/model/tables.h"
 #include "motley/train/profile/profile_job.h"
 
@@ -49,8 +50,11 @@ Result<model::Profile> measure(const ProfileRequest& request) {
                 "--batch-sizes: '{}' is not accepted; accepted: ascending integers from 1, such as 1,4,16",
                 fmt::join(request.batches, ","));
   }
+  const InterruptStop interrupt;
   MOTLEY_ASSIGN(const train::Job job, read_job_to_profile(request));
-  return train::profile_job(job, {.batches = request.batches, .seconds = request.seconds, .scalings = request.scales});
+  return train::profile_job(
+      job,
+      {.batches = request.batches, .seconds = request.seconds, .scalings = request.scales, .stop = interrupt.token()});
 }
 
 }  // namespace

@@ -65,10 +65,13 @@ Result<planning::Plan> make_plan(const train::Job& job, const fs::path& folder, 
     cluster_file = (folder / "cluster.yaml").string();
     MOTLEY_TRY(write_file(cluster_file, cluster::to_yaml(describe_machine(job))));
   }
-  MOTLEY_ASSIGN(const model::Profile profile,
-                train::is_synthetic(job)
-                    ? model::read_profile(job.model.path)
-                    : train::profile_job(job, {.seconds = kProfileSeconds, .progress_prefix = "profiling: "}));
+  const InterruptStop interrupt;
+  MOTLEY_ASSIGN(
+      const model::Profile profile,
+      train::is_synthetic(job)
+          ? model::read_profile(job.model.path)
+          : train::profile_job(
+                job, {.seconds = kProfileSeconds, .progress_prefix = "profiling: ", .stop = interrupt.token()}));
   MOTLEY_TRY(write_file(profile_file, model::to_json(profile)));
 
   MOTLEY_ASSIGN(
@@ -77,7 +80,6 @@ Result<planning::Plan> make_plan(const train::Job& job, const fs::path& folder, 
           {.profile = profile_file.string(), .cluster = cluster_file, .batch = job.training.global_batch_size},
           view.warn));
   const planning::Objective objective{.criterion = planning::Criterion::kMaxThroughput};
-  const InterruptStop interrupt;
   MOTLEY_ASSIGN(const Solved solved, solve({"exact", planning::plan_exact}, problems, objective,
                                            {.seconds = kPlanSeconds}, interrupt.token(), view.ask));
   if (!solved.answer.best) {

@@ -32,7 +32,7 @@ constexpr std::int64_t kManySteps = 200;
 
 // Real steps of the job with this many workers, each of which takes `batch` samples of a step.
 Result<StepTimes> run_steps(Job job, DeviceKind kind, std::int64_t threads, std::int64_t workers, std::int64_t batch,
-                            std::int64_t steps) {
+                            std::int64_t steps, const std::stop_token& stop) {
   job.execution.cluster.clear();
   job.execution.plan.clear();
   job.execution.device = cluster::to_string(kind);
@@ -48,8 +48,9 @@ Result<StepTimes> run_steps(Job job, DeviceKind kind, std::int64_t threads, std:
   job.gradient_sync.method = "tcp-ring";
   job.gradient_sync.overlap = false;
   job.gradient_sync.servers.clear();
-  Result<StepTimes> times = run_briefly(std::move(job), {.settling_steps = kSettled, .steps = steps});
-  return times ? std::move(times) : fail(times.error().within("whole steps of " + format_count(workers, "worker")));
+  Result<StepTimes> times = run_briefly(std::move(job), {.settling_steps = kSettled, .steps = steps, .stop = stop});
+  const bool is_whole = times || times.error().code == ErrorCode::kInterrupted;
+  return is_whole ? std::move(times) : fail(times.error().within("whole steps of " + format_count(workers, "worker")));
 }
 
 // A device that is not here: every time of `from`, multiplied by `factor`.
@@ -226,6 +227,7 @@ class JobProfiler {
     options.batches = options_.batches;
     options.seconds = seconds * kLayerShare;
     options.progress = [this](const std::string& text) { say(text); };
+    options.stop = options_.stop;
     const bool has_gpu = is_cuda && !machine_.gpus.empty();
     const double memory = has_gpu ? machine_.gpus.front().memory_bytes : machine_.memory_bytes;
     if (memory > 0) options.memory_bytes = memory;
@@ -286,14 +288,14 @@ class JobProfiler {
     const double layers = step_seconds(here, static_cast<double>(batch));
     const auto steps = std::clamp(static_cast<std::int64_t>(seconds / runs / layers) - kSettled, kFewSteps, kManySteps);
     say(fmt::format("whole steps of one worker, {} samples each", batch));
-    MOTLEY_ASSIGN(const StepTimes one, run_steps(job_, source.kind, source.threads, 1, batch, steps));
+    MOTLEY_ASSIGN(const StepTimes one, run_steps(job_, source.kind, source.threads, 1, batch, steps, options_.stop));
     const auto lookup =
         std::ranges::find_if(profile_.graph.layers, [](const auto& layer) { return layer.lookups > 0; });
     if (lookup != profile_.graph.layers.end()) {
       StepTimes few = one;
       if (batch > batches.front()) {
         say(fmt::format("whole steps of one worker, {} samples each", batches.front()));
-        MOTLEY_ASSIGN(few, run_steps(job_, source.kind, source.threads, 1, batches.front(), kManySteps));
+        MOTLEY_ASSIGN(few, run_steps(job_, source.kind, source.threads, 1, batches.front(), kManySteps, options_.stop));
       }
       const auto number = static_cast<std::size_t>(lookup - profile_.graph.layers.begin());
       add_rows(static_cast<double>(batches.front()), few.rows, static_cast<double>(batch), one.rows,
@@ -328,7 +330,7 @@ class JobProfiler {
     }
 
     say(fmt::format("whole steps of two workers, {} samples each", batch));
-    MOTLEY_ASSIGN(const StepTimes two, run_steps(job_, source.kind, source.threads, 2, batch, steps));
+    MOTLEY_ASSIGN(const StepTimes two, run_steps(job_, source.kind, source.threads, 2, batch, steps, options_.stop));
     double bytes = 0;
     for (const model::Layer& layer : profile_.graph.layers) bytes += layer.parameters * sizeof(float);
     // Two workers that take as many samples each as one did: (1 - alpha) + alpha / 2 of twice the work.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct ProfileJobOptions {
   double seconds = 40;                                 // about as long as it may take, starting processes not counted
   std::vector<std::string> scalings = {};              // "gpu=cpu*0.05": a gpu takes so much of what a cpu does
   std::string progress_prefix = {};                    // of what is shown meanwhile
+  std::stop_token stop = {};
 };
 
 // One device of the profile for every device type of the job's cluster file, or "cpu" and, where there is one, "cuda".
@@ -28,6 +30,7 @@ struct ProfileJobOptions {
 // there are cores for them, tell the fraction of computation that several workers divide.
 //
 // Errors (kInvalidInput): of the job; a type that is not here and has no rule; several types of a kind without one.
+// kInterrupted where it was stopped.
 Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& options);
 
 // The layers of a job's network with their sizes; nothing is measured. Errors (kInvalidInput): of the job or its data;

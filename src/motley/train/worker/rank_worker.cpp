@@ -287,12 +287,13 @@ Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
 
 // In the log, and as events what matters for its results.
 Status RankWorker::describe_run(const RunDirectory::Measured& before) {
-  const std::string work = fmt::format("{} training samples, {} workers, {} steps of {} samples", data_.train().size(),
-                                       context_->present.size(), data_.steps(), job_.training.global_batch_size);
+  const std::string work = fmt::format("{} training samples, {}, {} of {} samples", data_.train().size(),
+                                       format_count(std::ssize(context_->present), "worker"),
+                                       format_count(data_.steps(), "step"), job_.training.global_batch_size);
   if (layout_) {
-    spdlog::info("{} by the plan '{}': {}, in {} micro-batches through {} stages ({})", job_.model.name,
-                 job_.execution.plan, work, layout_->plan().micro_batches, layout_->stages(),
-                 planning::to_string(layout_->plan().schedule));
+    spdlog::info("{} by the plan '{}': {}, in {} through {} ({})", job_.model.name, job_.execution.plan, work,
+                 format_count(layout_->plan().micro_batches, "micro-batch", "es"),
+                 format_count(layout_->stages(), "stage"), planning::to_string(layout_->plan().schedule));
   } else {
     const nn::Stage& stage = *replica_->network.stage;
     spdlog::info("{}: {} parameters, {}, gradient synchronisation: {}", stage.name(), stage.parameter_count(), work,
