@@ -85,6 +85,14 @@ def describe_machine() -> tuple[str, float]:
 def measure_loopback() -> tuple[float, float]:
     """Bytes per second of a TCP connection over loopback, each way, and its latency in seconds (src/motley/net/link_speed.h)."""
 
+class ProcessorWatch:
+    """How busy the machine is with other processes, from its making on (src/motley/base/os/processor_load.h)."""
+
+    def __init__(self) -> None: ...
+    def load(self) -> tuple[float, float, float]:
+        """The load average of the minute before, and the fractions of processor time that other processes and other virtual machines
+        took; zeros where the system does not tell."""
+
 def write_report(run: str) -> None:
     """Writes the page of a run directory, report.html, into it."""
 

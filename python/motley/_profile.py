@@ -71,7 +71,7 @@ def profile(model: torch.nn.Module, example_inputs: torch.Tensor | Sequence[torc
     kind = device_type or here.type
     others = _check_scale(scale or {}, kind)
     _motley.keep_freed_memory()
-    began = time.perf_counter()
+    began, watch = time.perf_counter(), _motley.ProcessorWatch()
     was_training = model.training
     try:
         with unchanged(model, with_parameters=True), torch.enable_grad():
@@ -83,7 +83,7 @@ def profile(model: torch.nn.Module, example_inputs: torch.Tensor | Sequence[torc
     finally:
         if not was_training:
             model.eval()
-    return _assemble(model, chain, graph, times, kind, others, complete=len(times.series) == len(sizes))
+    return _assemble(model, chain, graph, times, kind, others, _describe_noise(times, watch), complete=len(times.series) == len(sizes))
 
 
 def _check(model: Any, example_inputs: Any, example_targets: Any, device: torch.device | str | None,
@@ -329,11 +329,24 @@ class _Series:
         """Of a layer, as profile.json has it."""
         forward = [one.forward[layer] for one in self.passes]
         backward = [one.backward[layer] for one in self.passes]
-        sums = [a + b for a, b in zip(forward, backward)]
-        middle = statistics.median(sums)
-        spread = statistics.median(abs(one - middle) for one in sums) / middle if middle > 0 else 0.0
         return {"batch_size": self.rows, "forward_seconds": statistics.median(forward), "backward_seconds": statistics.median(backward),
-                "spread": spread}
+                "spread": _relative_spread([a + b for a, b in zip(forward, backward)])}
+
+    def whole(self) -> list[float]:
+        """Seconds of each pass, without the update."""
+        return [sum(one.forward) + sum(one.backward) for one in self.passes]
+
+    def drift(self) -> float:
+        """By which the last third of the passes took longer than the first."""
+        whole = self.whole()
+        third = max(1, len(whole) // 3)
+        return statistics.median(whole[-third:]) / statistics.median(whole[:third]) - 1
+
+
+def _relative_spread(seconds: list[float]) -> float:
+    """The median absolute deviation, as a share of the median."""
+    middle = statistics.median(seconds)
+    return statistics.median(abs(one - middle) for one in seconds) / middle if middle > 0 else 0.0
 
 
 @dataclass
@@ -425,8 +438,15 @@ def fit_line(points: Sequence[tuple[float, float]]) -> dict[str, float]:
 # ---- The file
 
 
+def _describe_noise(times: _Times, watch: _motley.ProcessorWatch) -> dict[str, float]:
+    load_average, others, stolen = watch.load()
+    return {"pass_spread": statistics.median(_relative_spread(series.whole()) for series in times.series),
+            "drift": statistics.median(series.drift() for series in times.series),
+            "load_average": load_average, "others_fraction": others, "stolen_fraction": stolen}
+
+
 def _assemble(model: torch.nn.Module, chain: Chain, graph: dict[str, Any], times: _Times, kind: str, others: Mapping[str, float],
-              complete: bool) -> Profile:
+              noise: Mapping[str, float], complete: bool) -> Profile:
     parameters = sum(layer.get("parameters", 0) for layer in graph["layers"])
     layers = []
     for number, layer in enumerate(graph["layers"]):
@@ -442,7 +462,7 @@ def _assemble(model: torch.nn.Module, chain: Chain, graph: dict[str, Any], times
     if not complete:
         rule += "; others did not fit into the time or the memory, or the model refused them"
     here = {"type": kind, "origin": "measured", "rule": rule, "compute_fraction": 1.0, "communication_fraction": 1.0,
-            "fractions_origin": "scaled", "fractions_rule": "not measured: perfect division is assumed", "layers": layers}
+            "fractions_origin": "scaled", "fractions_rule": "not measured: perfect division is assumed", "layers": layers, "noise": noise}
     devices = [here, *(_scale(here, other, factor) for other, factor in others.items())]
     bandwidth, latency = _motley.measure_loopback()
     links = [{"from": kind, "to": kind, "bytes_per_second": bandwidth, "latency_seconds": latency, "origin": "measured"}]

@@ -159,7 +159,13 @@ class Profile(Result):
             text.append(f"... and {count - _MOST_LINES} more")
         if source := data["graph"].get("source"):
             text.append(f"sizes: {source}")
-        text += [f"{device['type']}: {device['origin']}, {device['rule']}" for device in data["devices"]]
+        for device in data["devices"]:
+            text.append(f"{device['type']}: {device['origin']}, {device['rule']}")
+            if (noise := device.get("noise")) and device["origin"] == "measured":
+                text.append(f"  how quiet it was: load average {noise['load_average']:.2g}, other processes took "
+                            f"{noise['others_fraction']:.0%} of the processors' time, other virtual machines "
+                            f"{noise['stolen_fraction']:.0%}; passes spread by {noise['pass_spread']:.1%} "
+                            f"and drifted by {noise['drift']:+.1%}")
         return "\n".join(text)
 
     def _summary(self) -> dict[str, Any]:

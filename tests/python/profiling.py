@@ -266,6 +266,14 @@ class Profiling(unittest.TestCase):
         self.assertGreater(here["layers"][0]["update_seconds"], 0)
         self.assertEqual(here["layers"][2].get("update_seconds", 0), 0)
 
+    def test_it_says_how_quiet_the_machine_was(self):
+        noise = self.profile.data["devices"][0]["noise"]
+        self.assertGreaterEqual(noise["pass_spread"], 0)
+        self.assertGreater(noise["drift"], -1)
+        for part in ("others_fraction", "stolen_fraction"):
+            self.assertTrue(0 <= noise[part] <= 1, noise)
+        self.assertIn("how quiet it was: ", str(self.profile))
+
     def test_the_model_is_left_as_it_was(self):
         for key, value in self.model.state_dict().items():
             self.assertTrue(torch.equal(value, self.before[key]), key)

@@ -14,6 +14,7 @@
 #include "motley/app/simulate_plan.h"
 #include "motley/app/train/find_plan.h"
 #include "motley/base/os/memory.h"
+#include "motley/base/os/processor_load.h"
 #include "motley/base/os/signals.h"
 #include "motley/bind/parts.h"
 #include "motley/cluster/machine.h"
@@ -177,6 +178,11 @@ std::tuple<std::string, double> describe_machine() {
   return {machine.processor, machine.memory_bytes};
 }
 
+std::tuple<double, double, double> load_since(const ProcessorWatch& watch) {
+  const ProcessorLoad load = watch.load().value_or(ProcessorLoad());
+  return {load.load_average, load.others_fraction, load.stolen_fraction};
+}
+
 std::tuple<double, double> measure_loopback() {
   const net::LinkSpeed speed = value_or_raise([] {
     const py::gil_scoped_release released;
@@ -196,6 +202,9 @@ void add_planning(py::module_& module) {
   module.def("format_profile", &format_profile, py::arg("text"));
   module.def("describe_machine", &describe_machine, py::call_guard<py::gil_scoped_release>());
   module.def("measure_loopback", &measure_loopback);
+  py::class_<ProcessorWatch>(module, "ProcessorWatch")
+      .def(py::init<>())
+      .def("load", &load_since, py::call_guard<py::gil_scoped_release>());
   module.def("keep_freed_memory", &keep_freed_memory);
   module.def(
       "write_report", [](const std::string& run) { check(report::write_report(run)); }, py::arg("run"),
