@@ -36,10 +36,10 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def run(command, **variables):
+def run(command, deadline=DEADLINE, **variables):
     """What a run of ranks printed; its errors go where ours go."""
     done = subprocess.run([sys.executable, "-m", *map(str, command)], env=os.environ | variables, stdout=subprocess.PIPE, text=True,
-                          timeout=DEADLINE, check=False)
+                          timeout=deadline, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))} ended with {done.returncode}")
     return done.stdout
