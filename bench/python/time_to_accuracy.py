@@ -41,8 +41,8 @@ def compare(network, accuracy, methods, seeds):
         value = statistics.median(ratios) if len(ratios) == len(seeds) else 0.0
         metric = "speedup_over_ddp" if method == "dynamic" else f"{method}_speedup_over_ddp"
         rows.append(row(f"time-to-accuracy-{network}", metric, value, "x", "more", 2.0 if method == "dynamic" else None, BATCH / LARGEST,
-                        f"measured, speeds {', '.join(map(str, SPEEDS))} emulated from outside; test accuracy of {accuracy} on Fashion-MNIST, "
-                        f"AdamW, global batch {BATCH}, medians of {len(seeds)} seeds: DDP on gloo {described[first]}, "
+                        f"measured, speeds {', '.join(map(str, SPEEDS))} emulated from outside; test accuracy of {accuracy} on "
+                        f"Fashion-MNIST, AdamW, global batch {BATCH}, medians of {len(seeds)} seeds: DDP on gloo {described[first]}, "
                         f"{method} {described[method]}; testing not counted"))
     return rows
 
