@@ -2,9 +2,9 @@
 
     motley launch --emulated-speeds 1,0.5 accuracy_job.py --method dynamic --network cnn --accuracy 0.85
 
-Rank 0 prints the seconds of training after which the wanted accuracy on the test images was reached, and the best that was measured. States are
-kept as training goes on and tested after each epoch, which does not count. All methods take steps of the same global batch size with the same
-optimizer from the same weights.
+Rank 0 prints the seconds of training after which the wanted accuracy on the test images was reached, and the best that was measured.
+States are kept as training goes on and tested after each epoch, which does not count. All methods take steps of the same global batch size
+with the same optimizer from the same weights.
 """
 import argparse
 import json

@@ -5,8 +5,9 @@
 
 Each machine is one rank, started by hand as on a machine of its own: it joins the job at the address that the log names. One that gets
 notice is sent SIGTERM, one that is lost is killed. A trace has a line for each change: seconds from the start of training, the machine's
-number, and joins, notice or lost. All machines are there at the start. After the last change the job is stopped with a checkpoint, and the
-run's page says who came and went.
+number, and joins, notice or lost. All machines are there at the start. The last machine that trains does not go before another one has
+joined: on a slow or busy machine changes come later than the trace says. After the last change the job is stopped with a checkpoint, and
+the run's page says who came and went.
 """
 import argparse
 import csv
@@ -25,6 +26,7 @@ ROOT = HERE.parents[1]
 MACHINES = 4
 PORT = 29531
 DEADLINE = 120  # seconds of any wait
+CHANGE = re.compile(r"ranks? ([\d, and]+) (?:was|were|has|have) (lost|left|joined)")
 WORDS = {"joins": "joins", "notice": "gets notice", "lost": "is killed"}
 
 
@@ -48,9 +50,22 @@ class Replay:
                  str(self.folder / "hosts"), "--secret-file", str(self.folder / "secret"), "--rank", str(machine), *flags],
                 stdout=output, stderr=subprocess.STDOUT)
 
-    def steps(self):
+    def lines(self):
+        """What the run has written, up to its last whole line."""
         path = self.run / "metrics.jsonl"
-        return path.read_text().count('"loss"') if path.exists() else 0
+        return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+    def steps(self):
+        return sum("loss" in line for line in self.lines())
+
+    def present(self):
+        """The machines that train."""
+        there = set(range(MACHINES))
+        for line in self.lines():
+            for ranks, what in CHANGE.findall(line.get("text", "")):
+                named = set(map(int, re.findall(r"\d+", ranks)))
+                there = there | named if what == "joined" else there - named
+        return there
 
     def address(self):
         """Where newcomers join: whoever writes the run's files has said it last."""
@@ -63,17 +78,21 @@ class Replay:
     def wait(self, what, condition):
         deadline = time.monotonic() + DEADLINE
         while not condition():
-            if time.monotonic() > deadline or all(process.poll() is not None for process in self.processes.values()):
-                raise SystemExit(f"replay: {what}: not within {DEADLINE} s; the logs are in {self.folder}")
+            if all(process.poll() is not None for process in self.processes.values()):
+                raise SystemExit(f"replay: the job ended before {what}; the logs are in {self.folder}")
+            if time.monotonic() > deadline:
+                raise SystemExit(f"replay: waited {DEADLINE} s until {what}, in vain; the logs are in {self.folder}")
             time.sleep(0.05)
 
     def change(self, machine, event):
         if event == "joins":
             self.start(machine, "--join", self.address())
             return
-        process = self.processes.pop(machine)
+        self.wait(f"another machine than {machine} trained", lambda: self.present() != {machine})
+        process = self.processes[machine]
         process.send_signal(signal.SIGTERM if event == "notice" else signal.SIGKILL)
-        self.wait(f"machine {machine} goes", lambda: process.poll() is not None)
+        self.wait(f"machine {machine} was gone", lambda: process.poll() is not None and machine not in self.present())
+        del self.processes[machine]
 
     def stop(self):
         for process in self.processes.values():
@@ -106,14 +125,14 @@ def main():
     replay = Replay(arguments.run_directory)
     for machine in range(MACHINES):
         replay.start(machine)
-    replay.wait("training begins", lambda: replay.steps() > 0)
+    replay.wait("training began", lambda: replay.steps() > 0)
     begin = time.monotonic()
     for seconds, machine, event in trace:
         time.sleep(max(0.0, begin + arguments.scale * seconds - time.monotonic()))
         print(f"replay: {time.monotonic() - begin:6.1f} s: machine {machine} {WORDS[event]}", flush=True)
         replay.change(machine, event)
     steps = replay.steps()
-    replay.wait("training goes on", lambda: replay.steps() > steps + 50)
+    replay.wait("training had gone on for 50 steps", lambda: replay.steps() > steps + 50)
     replay.stop()
     subprocess.run([str(ROOT / "build/release/motley"), "report", str(arguments.run_directory)], check=True)
     report(arguments.run_directory)

@@ -1,7 +1,9 @@
 """The generated documents are those that the binary prints, and the example jobs fit the schema."""
 
+import collections
 import json
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -16,6 +18,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def printed(flag):
     return subprocess.run([BINARY, "train", flag], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def written_files(page):
+    """What the commands of a page write where they are typed, without those that stand for the reader's own."""
+    text = page.read_text().replace("\\\n", " ")
+    return set(re.findall(r"^    (?:\S*motley|\$motley) .*?--(?:output|html|csv|timeline)[= ](\S+)", text, re.MULTILINE))
 
 
 class Documents(unittest.TestCase):
@@ -34,6 +42,16 @@ class Documents(unittest.TestCase):
             subprocess.run([BINARY, "schemas", folder], check=True)
             for schema in pathlib.Path(folder).iterdir():
                 self.assertEqual((ROOT / "docs/schema" / schema.name).read_text(), schema.read_text())
+
+    def test_pages_write_other_files_than_each_other(self):
+        """A file that exists is kept, so that one page's commands would be refused after another's."""
+        pages = [ROOT / "README.md", *(ROOT / "docs/tutorials").glob("*.md"), *(ROOT / "docs/how-to").glob("*.md")]
+        by_file = collections.defaultdict(list)
+        for page in pages:
+            for file in written_files(page):
+                by_file[file].append(page.name)
+        self.assertGreater(len(by_file), 10)
+        self.assertEqual({file: names for file, names in by_file.items() if len(names) > 1}, {})
 
     def test_every_schema_is_one(self):
         for schema in (ROOT / "docs/schema").glob("*.json"):
