@@ -15,6 +15,7 @@
 #include "motley/planning/search/pipedream.h"
 #include "motley/planning/search/planner.h"
 #include "motley/planning/search/random_problem.h"
+#include "motley/planning/simulate/simulate.h"
 
 namespace motley::bench {
 namespace {
@@ -35,6 +36,11 @@ class PlanBench {
     MOTLEY_TRY(large_instances());
     closed_forms();
     MOTLEY_TRY(pipedream_profiles());
+    MOTLEY_TRY(peers_under_simulate());
+    if (!options_.quick) {
+      MOTLEY_TRY(large_problems({"large-100x8x1000", planning::CostModel::kPipeline, 100, 8, 1000, 30, 0.25}));
+      MOTLEY_TRY(large_problems({"large-1000x64x10000", planning::CostModel::kHeterps, 1000, 64, 10'000, 60, 0.10}));
+    }
     MOTLEY_TRY(recommendation_models());
     if (!options_.quick) {
       MOTLEY_TRY(all_models());
@@ -251,6 +257,140 @@ class PlanBench {
         "vgg16, resnet50, alexnet on 4 and 16 machines at 10 Gb/s");
     add("pipedream-profiles", "exact_worse_than_pipedream", std::max(0.0, worst_exact), "share", 1e-9,
         "on the same objective");
+    return {};
+  }
+
+  // A network on so many equal machines, in so many micro-batches.
+  static Result<planning::Problem> equal_machines(model::Profile profile, int machines, double bits_per_second,
+                                                  std::int64_t micro_batches) {
+    constexpr double kLatency = 10e-6;
+    profile.links = {{"gpu", "gpu", bits_per_second / 8, kLatency}};
+    cluster::Cluster cluster;
+    cluster.device_types = {{.name = "gpu", .kind = cluster::DeviceKind::kCuda, .count = machines}};
+    return planning::make_problem(
+        profile, cluster, {.cost_model = planning::CostModel::kPipeline, .batch = 256, .micro_batches = micro_batches});
+  }
+
+  // What each method makes of a network on equal machines, in the best of the numbers of micro-batches by the cost
+  // model, as motley plan does: by the cost model, and replayed.
+  struct Steps {
+    double predicted = std::numeric_limits<double>::infinity();
+    double simulated = std::numeric_limits<double>::infinity();
+  };
+  Result<std::map<std::string, Steps>> steps_of_methods(const model::Profile& profile, int machines,
+                                                        double bits_per_second) const {
+    constexpr std::int64_t kMostMicroBatches = 64;
+    constexpr double kSeconds = 5;  // of a method, for one number of micro-batches
+    const planning::Objective objective{.criterion = planning::Criterion::kMaxThroughput};
+    std::map<std::string, Steps> steps;
+    for (std::int64_t micro_batches = 1; micro_batches <= kMostMicroBatches; micro_batches *= 2) {
+      MOTLEY_ASSIGN(const planning::Problem problem, equal_machines(profile, machines, bits_per_second, micro_batches));
+      for (const planning::Planner& method : planning::planners()) {
+        const Result<Answer> answer =
+            method.plan({.problem = problem, .objective = objective, .seed = 1, .seconds = kSeconds});
+        if (!answer || !answer->best) continue;  // a type that is not there, or too many candidates
+        Steps& its = steps[method.name];
+        if (answer->evaluation.step_seconds >= its.predicted) continue;
+        const planning::Plan plan =
+            planning::to_plan(problem, *answer->best, answer->evaluation, objective, method.name);
+        MOTLEY_ASSIGN(const planning::Timeline timeline, planning::simulate(problem, plan, {.keep_events = false}));
+        its = {answer->evaluation.step_seconds, timeline.step_seconds};
+      }
+    }
+    return steps;
+  }
+
+  // Published profiles on 2 to 16 machines: how far exact is behind the best method once plans are replayed, and the
+  // cost model from the replay.
+  Status peers_under_simulate() {
+    const std::filesystem::path data = shared_data(options_);
+    if (data.empty()) {
+      say("peers-under-simulate left out: no published profiles beside the checkout");
+      return {};
+    }
+    constexpr double kGnmtMinibatch = 32;
+    double worst_loss = 0;
+    double worst_difference = 0;
+    std::string loses_at = "none";
+    int cases = 0;
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(data / "profiles/pipedream")) {
+      if (entry.path().extension() == ".txt") files.push_back(entry.path());
+    }
+    std::ranges::sort(files);
+    for (const std::filesystem::path& file : files) {
+      const std::string name = file.stem().string();
+      if (options_.quick && name != "alexnet") continue;
+      MOTLEY_ASSIGN(const model::Profile profile,
+                    model::read_pipedream(file, name.starts_with("gnmt") ? kGnmtMinibatch : 0, "gpu"));
+      for (const int machines : {2, 4, 8, 16}) {
+        for (const double bits_per_second : {1e9, 1e10}) {
+          const std::string at = fmt::format("{} on {} at {:g} Gb/s", name, machines, bits_per_second / 1e9);
+          say("peers-under-simulate: " + at);
+          MOTLEY_ASSIGN(const auto steps, steps_of_methods(profile, machines, bits_per_second));
+          ++cases;
+          double best = std::numeric_limits<double>::infinity();
+          for (const auto& [method, its] : steps) {
+            best = std::min(best, its.simulated);
+            worst_difference = std::max(worst_difference, std::abs(its.predicted / its.simulated - 1));
+          }
+          const double loss = steps.at("exact").simulated / best - 1;
+          if (loss > worst_loss) {
+            worst_loss = loss;
+            loses_at = at;
+          }
+        }
+      }
+    }
+    const std::string note = fmt::format(
+        "simulated; {} cases: published PipeDream profiles, 2 to 16 machines, 1 and 10 Gb/s, batch 256, all "
+        "methods without a policy network, 5 s each for a number of micro-batches",
+        cases);
+    add("peers-under-simulate", "worst_loss_to_best_peer", worst_loss, "share", 0.01,
+        fmt::format("{}; worst: {}", note, loses_at));
+    add("simulate-against-cost-model", "worst_difference", worst_difference, "share", 0.02, note);
+    return {};
+  }
+
+  // Random problems with a thousand devices and more: lowest cost with a minimum throughput of an eighth of what all
+  // devices, equal numbers of each type, can do, on 0.7 of the devices that the plan with all of them uses.
+  struct LargeProblems {
+    const char* name;
+    planning::CostModel cost_model;
+    int layers, types;
+    std::int64_t devices;
+    double seconds;
+    double target;
+  };
+  Status large_problems(const LargeProblems& large) {
+    double worst = 0;
+    double longest = 0;
+    for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+      say(fmt::format("{}, seed {}", large.name, seed));
+      planning::Problem problem = with_counts(
+          planning::random_problem(
+              {.layers = large.layers, .types = large.types, .cost_model = large.cost_model, .links = true}, seed),
+          large.devices / large.types);
+      MOTLEY_ASSIGN(const Answer most,
+                    planning::plan_exact({.problem = problem,
+                                          .objective = {.criterion = planning::Criterion::kMaxThroughput},
+                                          .seconds = large.seconds}));
+      if (!most.best) return fail(ErrorCode::kInternal, "{}: no plan for seed {}", large.name, seed);
+      const planning::Objective objective{.criterion = planning::Criterion::kMinCost,
+                                          .min_throughput = most.evaluation.throughput / 8};
+      MOTLEY_ASSIGN(const Answer unlimited,
+                    planning::plan_exact({.problem = problem, .objective = objective, .seconds = large.seconds}));
+      for (std::size_t type = 0; unlimited.best && type < problem.types.size(); ++type) {
+        problem.types[type].count = std::max<std::int64_t>(1, unlimited.evaluation.used[type] * 7 / 10);
+      }
+      MOTLEY_ASSIGN(const Answer limited,
+                    planning::plan_exact({.problem = problem, .objective = objective, .seconds = large.seconds}));
+      worst = std::max(worst, limited.gap(planning::Criterion::kMinCost));
+      longest = std::max(longest, limited.seconds);
+    }
+    add(large.name, fmt::format("gap_at_{:g}_seconds", large.seconds), worst, "share", large.target,
+        fmt::format("worst of 5 seeds, {} cost model, {} devices in all, all layers; longest {:.1f} s",
+                    planning::to_string(large.cost_model), large.devices, longest));
     return {};
   }
 

@@ -69,9 +69,7 @@ planning::Candidate balanced_candidate(const Balanced& balanced) {
 Result<double> difference(const planning::Problem& problem, const planning::Candidate& candidate) {
   const planning::Evaluation evaluation = planning::evaluate(problem, candidate, {});
   const planning::Plan plan = planning::to_plan(problem, candidate, evaluation, {}, "given");
-  MOTLEY_ASSIGN(const Timeline timeline,
-                planning::simulate(problem, plan,
-                                   {.links_contended = false, .gradient_sync_overlaps = false, .keep_events = false}));
+  MOTLEY_ASSIGN(const Timeline timeline, planning::simulate(problem, plan, {.keep_events = false}));
   return evaluation.step_seconds / timeline.step_seconds - 1;
 }
 
@@ -115,7 +113,7 @@ Status add_events(std::vector<BenchRow>& rows, const BenchOptions& options) {
   std::vector<double> speeds;
   for (int round = 0; round < (options.quick ? kRounds : 3 * kRounds); ++round) {
     const double begin = monotonic_seconds();
-    MOTLEY_ASSIGN(const Timeline timeline, planning::simulate(problem, plan));
+    MOTLEY_ASSIGN(const Timeline timeline, planning::simulate(problem, plan, {.shared_links = true}));
     speeds.push_back(static_cast<double>(timeline.event_count) / (monotonic_seconds() - begin) / 1e6);
   }
   rows.push_back({.name = "events",
@@ -144,9 +142,9 @@ Status add_random(std::vector<BenchRow>& rows, const BenchOptions& options) {
       MOTLEY_ASSIGN(const double off, difference(problem, candidate));
       const planning::Plan plan =
           planning::to_plan(problem, candidate, planning::evaluate(problem, candidate, {}), {}, "given");
-      MOTLEY_ASSIGN(const Timeline shared, planning::simulate(problem, plan, {.keep_events = false}));
-      MOTLEY_ASSIGN(const Timeline own,
-                    planning::simulate(problem, plan, {.links_contended = false, .keep_events = false}));
+      MOTLEY_ASSIGN(const Timeline shared,
+                    planning::simulate(problem, plan, {.shared_links = true, .keep_events = false}));
+      MOTLEY_ASSIGN(const Timeline own, planning::simulate(problem, plan, {.keep_events = false}));
       sum += std::abs(off);
       worst = std::max(worst, std::abs(off));
       sharing += shared.step_seconds / own.step_seconds;

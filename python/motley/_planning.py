@@ -45,7 +45,8 @@ def estimate(model: str, cluster: Document, *, global_batch_size: int = 256) -> 
 def plan(profile: Document | None = None, cluster: Document | None = None, *, model: str | None = None, global_batch_size: int = 256,
          objective: str | None = None, min_throughput: float = 0, max_cost: float | None = None, max_hourly_cost: float | None = None,
          method: str = "exact", cost_model: str = "pipeline", pipeline_schedule: str = "1f1b", micro_batches: int = 0,
-         total_samples: float = 1e9, recompute: bool = False, max_layers: int = 64, heterogeneous_stages: bool = False,
+         total_samples: float = 1e9, recompute: bool = False, max_layers: int = 0, profile_batch_size: float = 0,
+         heterogeneous_stages: bool = False,
          compare: bool = False, what_if: str | Sequence[str] = (), measure: str | os.PathLike[str] | None = None,
          measure_steps: int = 12, measure_plans: int = 30, time_limit: Duration = 60, seed: int = 1) -> Plan:
     """The best plan of a model on a cluster: its pipeline stages, and how many devices of which type each has.
@@ -65,7 +66,9 @@ def plan(profile: Document | None = None, cluster: Document | None = None, *, mo
         micro_batches: of a step; 0: the best power of two up to 64.
         total_samples: of the whole training, for its cost.
         recompute: stages may recompute activations to save memory.
-        max_layers: longer models are merged into so many blocks.
+        max_layers: longer models are merged into so many blocks; 0: only those that are too long for the devices.
+        profile_batch_size: samples of the minibatch that a profile of PipeDream (``graph.txt``) was made with; 0: as its last linear
+            layer tells.
         heterogeneous_stages: then look for a shorter step with stages that mix device types.
         compare: run every method; the text and the page compare them.
         what_if: such as ``"gpu.price=0.5..3"``: plan again with these values.
@@ -86,14 +89,15 @@ def plan(profile: Document | None = None, cluster: Document | None = None, *, mo
         "global_batch_size": global_batch_size, "objective": objective, "min_throughput": min_throughput, "max_cost": max_cost,
         "max_hourly_cost": max_hourly_cost, "method": method, "cost_model": cost_model, "pipeline_schedule": pipeline_schedule,
         "micro_batches": micro_batches, "total_samples": total_samples, "recompute": recompute, "max_layers": max_layers,
-        "heterogeneous_stages": heterogeneous_stages, "compare": compare, "what_if": what_if, "measure": measure,
-        "measure_steps": measure_steps, "measure_plans": measure_plans, "time_limit": time_limit, "seed": seed})
+        "profile_batch_size": profile_batch_size, "heterogeneous_stages": heterogeneous_stages, "compare": compare,
+        "what_if": what_if, "measure": measure, "measure_steps": measure_steps, "measure_plans": measure_plans,
+        "time_limit": time_limit, "seed": seed})
     return Plan(**_motley.plan(keywords, documents, _log.warning, _log.info))
 
 
 def simulate(plan: Document, profile: Document | None = None, cluster: Document | None = None, *, model: str | None = None,
              straggler: str | Sequence[str] = (), jitter: float = 0, seed: int = 0, global_batch_size: int | None = None,
-             micro_batches: int | None = None, dedicated_links: bool = False) -> Simulation:
+             micro_batches: int | None = None, shared_links: bool = False, profile_batch_size: float = 0) -> Simulation:
     """Simulates a step of a plan, event by event: what each device does when, and where the time goes.
 
     Args:
@@ -106,7 +110,8 @@ def simulate(plan: Document, profile: Document | None = None, cluster: Document 
         seed: of the jitter.
         global_batch_size: samples of a step; the plan's where it is not given.
         micro_batches: of a step; likewise.
-        dedicated_links: each stage has its own link to its neighbours, as in the cost model.
+        shared_links: all stages between the same two device types share one link; otherwise each has its own to its neighbours.
+        profile_batch_size: samples of the minibatch that a profile of PipeDream was made with; 0: as its last linear layer tells.
 
     Raises:
         ValueError: a file or value that is refused; says the value and what would be accepted.
@@ -115,7 +120,7 @@ def simulate(plan: Document, profile: Document | None = None, cluster: Document 
     keywords = _keywords({
         "profile": _document("profile", profile, documents), "cluster": _document("cluster", cluster, documents), "model": model,
         "straggler": straggler, "jitter": jitter, "seed": seed, "global_batch_size": global_batch_size,
-        "micro_batches": micro_batches, "dedicated_links": dedicated_links})
+        "micro_batches": micro_batches, "shared_links": shared_links, "profile_batch_size": profile_batch_size})
     return Simulation(**_motley.simulate(_named("plan", plan, documents), keywords, documents))
 
 

@@ -34,9 +34,7 @@ Simulated simulated(int stages, std::int64_t replicas, std::int64_t micro_batche
   problem.cut_bytes.push_back(0);
   plan.batch = kSamples * micro_batches;
   plan.micro_batches = micro_batches;
-  planning::Options options;
-  options.links_contended = false;
-  auto timeline = planning::simulate(problem, plan, options);
+  auto timeline = planning::simulate(problem, plan);
   EXPECT_TRUE(timeline) << timeline.error().message;
   return {plan, timeline.value_or(planning::Timeline{})};
 }

@@ -5,13 +5,18 @@
 #include <limits>
 
 #include "motley/app/renamed_keys.h"
+#include "motley/base/os/file.h"
+#include "motley/base/text.h"
 #include "motley/cluster/machine.h"
 #include "motley/model/tables.h"
+#include "motley/planning/methods.h"
 
 namespace motley::app {
 namespace {
 
-constexpr double kCacheLineBytes = 64;  // the least that a random row reads
+constexpr double kCacheLineBytes = 64;                   // the least that a random row reads
+constexpr std::size_t kMaxBytes = std::size_t{1} << 28;  // of a profile
+constexpr int kLongModel = 128;                          // layers, above which all planners take long (pipeline)
 
 // The speeds that the cluster file states, for models that were never measured.
 Result<std::vector<model::DeviceSpeed>> list_speeds(const cluster::Cluster& cluster, const std::string& file) {
@@ -76,7 +81,15 @@ const OptionTable<PlanningInput>& PlanningInput::options() {
        &PlanningInput::total_samples},
       {{"recompute", kBoolean, "stages may recompute activations to save memory (pipeline)"},
        &PlanningInput::recompute},
-      {{"max_layers", kInteger, "merge longer models into this many blocks", 1, 1000}, &PlanningInput::max_layers},
+      {{"max_layers", kInteger,
+        "merge longer models into this many blocks; 0: only models that are too long for the devices, and say so", 0,
+        1000},
+       &PlanningInput::max_layers},
+      {{"profile_batch_size", kReal,
+        "samples of the minibatch that a profile of PipeDream (graph.txt) was made with; 0: as its last linear layer "
+        "tells",
+        0},
+       &PlanningInput::profile_batch_size},
   };
   return options;
 }
@@ -86,6 +99,34 @@ Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::s
   MOTLEY_ASSIGN(const std::vector<model::DeviceSpeed> speeds, list_speeds(cluster, file));
   return model::estimate(graph, speeds, static_cast<double>(batch));
 }
+
+namespace {
+
+// A profile of our own, or one that PipeDream wrote, which is of one device type.
+Result<model::Profile> read_any_profile(const PlanningInput& input, const cluster::Cluster& cluster) {
+  const auto read_text = [](const std::string& text, const std::string&) -> Result<std::string> { return text; };
+  MOTLEY_ASSIGN(const std::string text,
+                read_document(input.documents, input.profile, read_text,
+                              [](const std::string& file) { return read_file(file, kMaxBytes); }));
+  if (!trimmed(text).starts_with("node")) return model::parse_profile(text, input.profile);
+  std::vector<std::string> types;
+  for (const cluster::DeviceType& type : cluster.device_types) {
+    if (type.count > 0) types.push_back(type.name);
+  }
+  if (types.size() != 1) {
+    return fail(ErrorCode::kInvalidInput,
+                "{}: it is a profile of PipeDream, of one device type, but the cluster has {}: {}; accepted: a cluster "
+                "of one",
+                input.profile, types.size(), fmt::join(types, ", "));
+  }
+  auto profile = model::parse_pipedream(text, input.profile, input.profile_batch_size, types.front());
+  if (!profile && input.profile_batch_size == 0) {
+    return fail(ErrorCode::kInvalidInput, "{} (--profile-batch-size)", profile.error().message);
+  }
+  return profile;
+}
+
+}  // namespace
 
 Result<PlanningData> planning_data(const PlanningInput& input) {
   if (input.profile.empty() == input.model.empty()) {
@@ -98,8 +139,7 @@ Result<PlanningData> planning_data(const PlanningInput& input) {
                 is_here ? cluster::default_cluster(cluster::detect_machine())
                         : read_document(input.documents, input.cluster, cluster::parse_cluster, cluster::read_cluster));
   if (!input.profile.empty()) {
-    MOTLEY_ASSIGN(data.profile,
-                  read_document(input.documents, input.profile, model::parse_profile, model::read_profile));
+    MOTLEY_ASSIGN(data.profile, read_any_profile(input, data.cluster));
   } else {
     MOTLEY_ASSIGN(const model::Graph graph, model::table(input.model));
     const std::string file = is_here ? "this machine (see --cluster)" : input.cluster;
@@ -107,6 +147,24 @@ Result<PlanningData> planning_data(const PlanningInput& input) {
   }
   return data;
 }
+
+namespace {
+
+// How many of its layers planners bear on these devices, in any number of micro-batches.
+int bearable_layers(const PlanningInput& input, const cluster::Cluster& cluster, int layers) {
+  if (input.cost_model != "pipeline") return layers;
+  planning::Problem devices;
+  devices.cost_model = planning::CostModel::kPipeline;
+  devices.batch = input.batch;
+  devices.micro_batches = std::max<std::int64_t>(1, input.micro_batches);
+  for (const cluster::DeviceType& type : cluster.device_types) {
+    devices.types.push_back({.name = type.name, .count = type.count});
+  }
+  const int most = planning::max_exact_layers(devices);
+  return most > 0 ? std::min(most, kLongModel) : kLongModel;
+}
+
+}  // namespace
 
 Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input, const Tell& warn) {
   if (input.micro_batches > input.batch) {
@@ -119,7 +177,14 @@ Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& in
     counts.push_back(2 * counts.back());
   }
   MOTLEY_ASSIGN(const PlanningData data, planning_data(input));
-  const model::Profile profile = model::coarsen(model::without_step_layer(data.profile), input.max_layers);
+  model::Profile profile = model::without_step_layer(data.profile);
+  const auto layers = static_cast<int>(profile.graph.layers.size());
+  const int most = input.max_layers > 0 ? input.max_layers : bearable_layers(input, data.cluster, layers);
+  if (most < layers) {
+    profile = model::coarsen(profile, most);
+    warn(fmt::format("{} layers are merged into {} blocks, between which alone is cut", layers,
+                     profile.graph.layers.size()));
+  }
   std::vector<planning::Problem> problems;
   for (const std::int64_t count : counts) {
     Result<planning::Problem> problem = planning::make_problem(
@@ -135,6 +200,7 @@ Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& in
       return fail(input.cluster.empty() ? problem.error().within("planning for this machine, as no --cluster is given")
                                         : problem.error());
     }
+    if (std::ssize(profile.graph.layers) < layers) problem->merged_from = layers;
     problems.push_back(std::move(*problem));
   }
   const std::string missing = list_missing_links(problems.front());

@@ -29,13 +29,15 @@ struct PlanningInput {
   std::int64_t micro_batches = 0;  // 0: whichever is best
   double total_samples = 1e9;
   bool recompute = false;
-  int max_layers = 64;
-  Documents documents;  // in place of files
+  int max_layers = 0;             // longer models are merged; 0: only those that are too long for the planners
+  double profile_batch_size = 0;  // of a profile that PipeDream wrote; 0: as its layers tell
+  Documents documents;            // in place of files
 
   static const OptionTable<PlanningInput>& options();
 };
 
-// The profile that the input names, or the estimate of its model, and the cluster.
+// The profile that the input names, or the estimate of its model, and the cluster. A profile that is no JSON is one
+// that PipeDream wrote (graph.txt), of the cluster's one device type.
 struct PlanningData {
   model::Profile profile;
   cluster::Cluster cluster;
@@ -48,7 +50,9 @@ Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::s
                                    std::int64_t batch);
 
 // The problems that differ in the number of micro-batches alone: that of the input, or the powers of two up to
-// kMaxMicroBatches. `warn` is told of pairs of types between which no link is stated: what is sent there costs nothing.
+// kMaxMicroBatches. Models with more layers than the input or the planners bear are merged into blocks
+// (Problem::merged_from). `warn` is told of that, and of pairs of types between which no link is stated: what is sent
+// there costs nothing.
 // Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed,
 // and those of the files and of planning::make_problem.
 inline constexpr std::int64_t kMaxMicroBatches = 64;

@@ -97,10 +97,15 @@ const OptionTable<StepQuestion>& StepQuestion::options() {
       {{"seed", kInteger, "seed of the jitter", 0}, &StepQuestion::seed},
       {{"global_batch_size", kInteger, "samples per step; default: the plan's", 1}, &StepQuestion::batch},
       {{"micro_batches", kInteger, "micro-batches per step; default: the plan's", 1}, &StepQuestion::micro_batches},
-      {{"dedicated_links", kBoolean,
-        "give each stage its own link to its neighbours, as the cost model does; otherwise stages between the same "
-        "device types share one"},
-       &StepQuestion::dedicated_links},
+      {{"shared_links", kBoolean,
+        "let all stages between the same two device types share one link; otherwise each has its own to its "
+        "neighbours, as for the planners"},
+       &StepQuestion::shared_links},
+      {{"profile_batch_size", kReal,
+        "samples of the minibatch that a profile of PipeDream (graph.txt) was made with; 0: as its last linear layer "
+        "tells",
+        0},
+       &StepQuestion::profile_batch_size},
   };
   return options;
 }
@@ -113,6 +118,7 @@ Result<SimulatedStep> simulate_plan(const StepQuestion& question) {
                                                         .model = question.model,
                                                         .cluster = question.cluster,
                                                         .batch = plan.batch,
+                                                        .profile_batch_size = question.profile_batch_size,
                                                         .documents = question.documents}));
   plan.batch = question.batch > 0 ? question.batch : plan.batch;
   plan.micro_batches = question.micro_batches > 0 ? question.micro_batches : plan.micro_batches;
@@ -124,7 +130,7 @@ Result<SimulatedStep> simulate_plan(const StepQuestion& question) {
   planning::Options options;
   options.jitter = question.jitter;
   options.seed = question.seed;
-  options.links_contended = !question.dedicated_links;
+  options.shared_links = question.shared_links;
   options.keep_events = question.keep_events;
   for (const std::string& text : question.stragglers) {
     MOTLEY_ASSIGN(const planning::Straggler straggler, parse_straggler(text));

@@ -19,7 +19,8 @@ struct StepQuestion {
   std::vector<std::string> stragglers;  // STAGE:REPLICA:SLOWDOWN, such as 1:0:1.5
   double jitter = 0;                    // relative standard deviation of computation times
   std::uint64_t seed = 0;               // of the jitter
-  bool dedicated_links = false;         // of each stage to its neighbours
+  bool shared_links = false;            // of all stages between the same two types
+  double profile_batch_size = 0;        // as for planning
   bool keep_events = false;             // in the timeline
   Documents documents;                  // in place of files
 

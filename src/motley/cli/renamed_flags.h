@@ -33,7 +33,6 @@ inline constexpr RenamedFlag kRenamedFlags[] = {
     {"motley simulate", "--batch", "--global-batch-size"},
     {"motley simulate", "--page", "--html"},
     {"motley simulate", "--trace", "--timeline"},
-    {"motley simulate", "--own-links", "--dedicated-links"},
     {"motley schedule simulate", "--page", "--html"},
     {"motley schedule simulate", "--machines", "--cluster"},
     {"motley schedule simulate", "--inside", "--intra-node-bandwidth"},

@@ -1,5 +1,7 @@
 #include "motley/planning/methods.h"
 
+#include <limits>
+
 #include "motley/planning/exact/exact.h"
 
 namespace motley::planning {
@@ -11,6 +13,10 @@ Result<Answer> plan_exact(const Request& request) {
                 "an evaluator");
   }
   return request.problem.cost_model == CostModel::kHeterps ? exact_heterps(request) : exact_pipeline(request);
+}
+
+int max_exact_layers(const Problem& problem) {
+  return problem.cost_model == CostModel::kHeterps ? std::numeric_limits<int>::max() : max_pipeline_layers(problem);
 }
 
 std::vector<Planner> planners() {

@@ -11,6 +11,9 @@ namespace motley::planning {
 // "genetic", "bayesian", "pipedream". (Those with one are in motley/planning/learned/.)
 std::vector<Planner> planners();
 
+// Layers that the exact method bears on the problem's devices under its cost model, whatever its own layers are.
+int max_exact_layers(const Problem& problem);
+
 // By the exact method for the problem's cost model. Error (kInvalidInput): the request has an evaluator.
 Result<Answer> plan_exact(const Request& request);
 

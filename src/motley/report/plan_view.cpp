@@ -83,6 +83,13 @@ std::string as_sentence(std::string text) {
 std::string certificate(const FoundPlan& view) {
   const Answer& answer = view.answer;
   if (view.is_mixed) return "replayed, nothing is proved";
+  if (view.problem.merged_from > 0) {
+    const std::string blocks =
+        fmt::format("of {} blocks of {} layers", view.problem.layers.size(), view.problem.merged_from);
+    return answer.bound > 0 ? fmt::format("{}, at most {} from the optimum of all layers", blocks,
+                                          format_percent(answer.gap(view.objective.criterion), 2))
+                            : blocks + ", no bound of the optimum of all layers";
+  }
   if (answer.proved) return "proved optimal";
   if (answer.bound > 0) {
     return fmt::format("at most {} from the optimum", format_percent(answer.gap(view.objective.criterion), 2));

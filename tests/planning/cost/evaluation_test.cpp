@@ -128,13 +128,16 @@ TEST(PipelineModel, OneForwardOneBackwardByHand) {
   EXPECT_NEAR(result.stages[0].gradient_sync_seconds, x1, 1e-15);
   EXPECT_NEAR(result.stages[1].gradient_sync_seconds, x2, 1e-15);
 
-  // f1 + g1 = 0.045; f2 + g2 = 0.013; c1 = 0.008. Both there and back: (0.045 + 0.013 + 0.016) / 2 = 0.037.
-  // W = 0.045. T_pipe = 0.074 + 3 * 0.045 = 0.209. Ends: 0.209 + 0.002 = 0.211;
-  // 0.209 - g1 - c1 + x2 = 0.209 - 0.03 - 0.008 + 0.0195 = 0.1905.
-  EXPECT_NEAR(result.step_seconds, 0.211, 1e-12);
-  EXPECT_NEAR(result.throughput, 40 / 0.211, 1e-9);
+  // The first stage has nothing to exchange; the second's exchange, one bucket, comes after its backward as a whole.
+  EXPECT_EQ(result.stages[0].exposed_sync_seconds, 0);
+  EXPECT_NEAR(result.stages[1].exposed_sync_seconds, x2, 1e-15);
+
+  // f1 + g1 = 0.045; f2 + g2 = 0.013; c1 = 0.008. The first stage does two forward passes, by 0.03, and has the first
+  // gradient at 0.015 + 0.013 + 0.016 = 0.044; from there it is busy for 4 * 0.03 + 2 * 0.015.
+  EXPECT_NEAR(result.step_seconds, 0.194, 1e-12);
+  EXPECT_NEAR(result.throughput, 40 / 0.194, 1e-9);
   EXPECT_EQ(result.bottleneck, 0);
-  EXPECT_NEAR(result.cost, (2 * 0.5 + 4 * 2) * 1000 * 0.211 / 40, 1e-9);
+  EXPECT_NEAR(result.cost, (2 * 0.5 + 4 * 2) * 1000 * 0.194 / 40, 1e-9);
 
   // Memory of a gpu: 3 * 10,000 + 1 micro-batch in flight * 2.5 * 840 = 32,100. Of a cpu: 2 in flight * 5 * 400.
   EXPECT_NEAR(result.stages[1].memory_bytes, 32100, 1e-9);
@@ -147,7 +150,7 @@ TEST(PipelineModel, GpipeByHand) {
   problem.schedule = planning::PipelineSchedule::kGPipe;
   const Evaluation result = evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {});
   // As above: f = 0.015, 0.0045; g = 0.03, 0.0085; c1 = 0.008. T_pipe = 0.074 + 3 * (0.015 + 0.03) = 0.209.
-  EXPECT_NEAR(result.step_seconds, 0.211, 1e-12);
+  EXPECT_NEAR(result.step_seconds, 0.209, 1e-12);
   // All 4 micro-batches in flight on both stages.
   EXPECT_NEAR(result.stages[0].memory_bytes, 4 * 5 * 400, 1e-9);
   EXPECT_NEAR(result.stages[1].memory_bytes, 30000 + 4 * 2.5 * 840, 1e-9);
@@ -158,11 +161,13 @@ TEST(PipelineModel, GpipeByHand) {
   problem.table[3].forward = problem.table[5].forward = {0.005, 0};
   problem.table[3].backward = problem.table[5].backward = {0.02, 0};
   const double fill = 0.05 + 0.01 + 0.01 + 0.04 + 2 * 0.008;
-  EXPECT_NEAR(evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {}).step_seconds, fill + 3 * (0.05 + 0.04) + 0.002,
-              1e-12);
+  EXPECT_NEAR(evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {}).step_seconds,
+              fill + 3 * (0.05 + 0.04) - 0.01 - 0.008 + 0.0195, 1e-12);
   problem.schedule = planning::PipelineSchedule::kOneForwardOneBackward;
-  // W = max(0.06, 0.05, there and back (0.06 + 0.05 + 0.016) / 2 = 0.063).
-  EXPECT_NEAR(evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {}).step_seconds, fill + 3 * 0.063 + 0.002, 1e-12);
+  // The first stage's forward passes begin at 0, 0.05, 0.126 and 0.186: the third waits for the first gradient, at
+  // 0.116. So the last activations are there at 0.244, and the second stage's exchange is over at
+  // 0.244 + 0.01 + 0.04 + 0.0195, after the last backward of the first, at 0.312.
+  EXPECT_NEAR(evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {}).step_seconds, 0.3135, 1e-12);
 }
 
 TEST(PipelineModel, AnyRunOfStagesMaySetTheRate) {
@@ -176,7 +181,13 @@ TEST(PipelineModel, AnyRunOfStagesMaySetTheRate) {
   // 12 + 2 * 1.6 for four, and the last three 9 + 2 * 1.5 for three.
   const std::vector<StageCost> middle = {stage(1, 2, 0.1), stage(1, 2, 1.4), stage(1, 2, 0.1), stage(1, 2, 0)};
   EXPECT_NEAR(interval(middle), 4.4, 1e-12);
-  EXPECT_NEAR(pipeline_time(problem, middle).step, 12 + 3.2 + 10 * 4.4, 1e-12);
+  // The rate of a long step, but no longer than the first micro-batch and all others at that rate.
+  EXPECT_LE(pipeline_time(problem, middle).step, 12 + 3.2 + 10 * 4.4);
+  Problem longer = problem;
+  longer.micro_batches = 1011;
+  EXPECT_NEAR(pipeline_time(longer, middle).step - pipeline_time(problem, middle).step, 1000 * 4.4, 1e-9);
+  longer.micro_batches = 1'000'011;
+  EXPECT_NEAR(pipeline_time(longer, middle).step - pipeline_time(problem, middle).step, 1e6 * 4.4, 2 * 4.4);
   // At the front, and a transfer that takes longer than all runs.
   EXPECT_NEAR(interval({stage(2, 2, 1), stage(2, 3, 0.1), stage(0.5, 0.5, 0)}), (4 + 5 + 2) / 2.0, 1e-12);
   EXPECT_NEAR(interval({stage(0.1, 0.1, 7), stage(0.1, 0.1, 0.1), stage(0.1, 0.1, 0)}), 14.4 / 2, 1e-12);

@@ -18,6 +18,8 @@ namespace motley::app {
 namespace {
 
 constexpr double kMaxMarginalSeconds = 6;  // for the table of one device more or fewer
+constexpr double kMethodPart = 0.9;        // of the time limit; what is left is for what stands beside the answer
+constexpr int kAllLayers = 1'000'000;
 constexpr std::size_t kMaxMixedAlternatives = 3;
 
 Result<planning::Objective> make_objective(const PlanQuestion& question) {
@@ -172,9 +174,13 @@ Result<Solved> solve_by_measuring(const PlanFinder& finder, const planning::Plan
   MOTLEY_ASSIGN(const train::Job job, job_to_measure(question));
   SearchLimits brief = question.search;
   brief.seconds = std::min(brief.seconds, kMaxMarginalSeconds);
-  MOTLEY_ASSIGN(Solved by_cost_model, solve({"exact", planning::plan_exact}, finder.task.problems, objective, brief,
-                                            finder.stop, finder.ask));
-  const planning::Problem& problem = *by_cost_model.problem;
+  Result<Solved> by_cost_model =
+      solve({"exact", planning::plan_exact}, finder.task.problems, objective, brief, finder.stop, finder.ask);
+  if (!by_cost_model) {  // too many devices for it
+    by_cost_model = solve({"greedy", planning::plan_greedy}, finder.task.problems, objective, brief, finder.stop);
+  }
+  if (!by_cost_model) return fail(by_cost_model.error());
+  const planning::Problem& problem = *by_cost_model->problem;
   MeasuredSteps steps(job, problem, finder);
   finder.tell(fmt::format("running plans of {}, {} each", format_count(problem.micro_batches, "micro-batch", "es"),
                           format_count(question.measure_steps, "step")));
@@ -239,17 +245,29 @@ std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder, co
   return methods;
 }
 
-// What stands beside a plan whose stages have one type each.
-Status explain_answer(const PlanFinder& finder, const std::vector<planning::Rival>& rivals,
-                      planning::FoundPlan& found) {
+// What stands beside a plan whose stages have one type each. The exact method, which is asked for one device more or
+// fewer, may not bear the problem, in which the answer's own method has found a plan: then that is left out.
+void explain_answer(const PlanFinder& finder, const std::vector<planning::Rival>& rivals, const Deadline& deadline,
+                    planning::FoundPlan& found) {
   const planning::Candidate& best = *found.answer.best;
   found.alternatives =
       planning::find_alternatives(found.problem, found.objective, best, found.answer.evaluation, rivals);
-  if (found.measuring) return {};
+  if (found.measuring || deadline.passed()) return;
   planning::Request brief = make_request(finder, found.problem);
-  brief.seconds = std::min(brief.seconds, kMaxMarginalSeconds);
-  MOTLEY_ASSIGN(found.marginals, planning::marginals({"exact", planning::plan_exact}, brief, best));
-  return {};
+  brief.seconds = std::min(deadline.remaining(), kMaxMarginalSeconds);
+  found.marginals = planning::marginals({"exact", planning::plan_exact}, brief, best).value_or({});
+}
+
+// Of the best plan of all layers, where the answer is one of merged layers: what the exact method proves in what is
+// left of the time. Less than what it bears: nothing.
+void bound_unmerged(const PlanFinder& finder, const Deadline& deadline, planning::Answer& answer) {
+  answer.proved = false;
+  answer.bound = 0;
+  SearchLimits limits = finder.question.search;
+  limits.seconds = std::max(deadline.remaining(), (1 - kMethodPart) * limits.seconds) / 2;
+  const auto solved =
+      solve({"exact", planning::plan_exact}, finder.task.unmerged, finder.task.objective, limits, finder.stop);
+  if (solved) answer.bound = solved->answer.bound;
 }
 
 // What the best plan with stages that mix types would be with other counts of the types that it uses. Nothing is proved
@@ -261,7 +279,7 @@ Status compare_mixed_counts(const PlanFinder& finder, planning::FoundPlan& found
     changed.types[planning::index(type)].count = count;
     planning::Request request = make_request(finder, changed);
     request.seconds = deadline.remaining();
-    MOTLEY_ASSIGN(const planning::Answer answer, planning::plan_exact(request));
+    const planning::Answer answer = planning::plan_exact(request).value_or(planning::Answer{});
     if (!answer.best) return planning::Marginal::Change{std::nullopt, answer.proved};
     const planning::Plan plan =
         planning::to_plan(changed, *answer.best, answer.evaluation, found.objective, found.method);
@@ -319,7 +337,9 @@ Status mix_stages(const PlanFinder& finder, planning::FoundPlan& found) {
 
 // The plan of the answer, with what it was chosen over and how sure it is.
 Result<planning::FoundPlan> describe_answer(const PlanFinder& finder, Solved solved,
-                                            const std::optional<planning::Measuring>& measuring) {
+                                            const std::optional<planning::Measuring>& measuring,
+                                            const Deadline& deadline) {
+  if (!finder.task.unmerged.empty() && !measuring) bound_unmerged(finder, deadline, solved.answer);
   planning::FoundPlan found{.problem = *solved.problem,
                             .objective = finder.task.objective,
                             .method = finder.question.method,
@@ -340,7 +360,7 @@ Result<planning::FoundPlan> describe_answer(const PlanFinder& finder, Solved sol
   if (finder.question.heterogeneous_stages) {
     MOTLEY_TRY(mix_stages(finder, found));
   } else {
-    MOTLEY_TRY(explain_answer(finder, solved.rivals, found));
+    explain_answer(finder, solved.rivals, deadline, found);
   }
   found.uncertainty = planning::find_uncertainty(found.problem, found.objective, found.plan, found.alternatives);
   if (found.uncertainty) {
@@ -402,6 +422,11 @@ const OptionTable<PlanQuestion>& PlanQuestion::options() {
 Result<PlanTask> make_plan_task(const PlanQuestion& question, const Tell& warn) {
   PlanTask task;
   MOTLEY_ASSIGN(task.problems, planning_problems(question.input, warn));
+  if (task.problems.front().merged_from > 0) {
+    PlanningInput all = question.input;
+    all.max_layers = kAllLayers;
+    MOTLEY_ASSIGN(task.unmerged, planning_problems(all, [](const std::string&) {}));
+  }
   MOTLEY_ASSIGN(task.objective, make_objective(question));
   if (question.heterogeneous_stages) {
     MOTLEY_TRY(check_heterogeneous_stages(question, task.objective));
@@ -417,12 +442,15 @@ Result<planning::FoundPlan> PlanFinder::find() const {
   const std::vector<planning::Planner> all = every_planner();
   const auto chosen = std::ranges::find(all, question.method, &planning::Planner::name);
   std::optional<planning::Measuring> measuring;
+  const Deadline deadline = Deadline::after(question.search.seconds);
+  SearchLimits limits = question.search;
+  limits.seconds *= kMethodPart;
   MOTLEY_ASSIGN(Solved solved, question.measure.empty()
-                                   ? solve(*chosen, task.problems, task.objective, question.search, stop, ask)
+                                   ? solve(*chosen, task.problems, task.objective, limits, stop, ask)
                                    : solve_by_measuring(*this, *chosen, measuring));
   if (!solved.answer.best) return fail(explain_no_plan(*this, solved.answer));
 
-  MOTLEY_ASSIGN(planning::FoundPlan found, describe_answer(*this, std::move(solved), measuring));
+  MOTLEY_ASSIGN(planning::FoundPlan found, describe_answer(*this, std::move(solved), measuring, deadline));
   const planning::Request request = make_request(*this, found.problem);
   for (const planning::WhatIf& what_if : task.what_ifs) {
     MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(*chosen, request, what_if));

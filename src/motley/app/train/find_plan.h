@@ -34,6 +34,7 @@ struct PlanQuestion {
 // What the question comes to, read and checked.
 struct PlanTask {
   std::vector<planning::Problem> problems;  // that differ in the number of micro-batches alone
+  std::vector<planning::Problem> unmerged;  // likewise, of all layers, where `problems` are of merged ones; else empty
   planning::Objective objective;
   std::vector<planning::WhatIf> what_ifs;
 };

@@ -65,7 +65,7 @@ void check_limits(const Objective& objective, Evaluation& evaluation) {
 // Of a step, a device of the stage.
 double occupied_seconds(const Problem& problem, const StageCost& cost) {
   return static_cast<double>(problem.micro_batches) * std::max(cost.compute_seconds, cost.transfer_seconds) +
-         cost.gradient_sync_seconds + cost.update_seconds;
+         cost.exposed_sync_seconds + cost.update_seconds;
 }
 
 void evaluate_heterps(const Problem& problem, const Candidate& candidate, Evaluation& evaluation) {
@@ -104,6 +104,7 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     cost.transfer_seconds = last ? 0 : stage.transfer_seconds(k, static_cast<double>(candidate[s + 1].replicas));
     cost.communication_seconds = std::max(stage.sparse_seconds * stage.samples / k, cost.transfer_seconds);
     cost.gradient_sync_seconds = stage.gradient_sync_seconds(k);
+    cost.exposed_sync_seconds = stage.exposed_seconds(cost.gradient_sync_seconds, k);
     cost.update_seconds = stage.update_seconds;
     cost.memory_bytes = stage.memory_bytes(k, choice.recompute);
     const Type& type = problem.type(choice.type);
@@ -145,6 +146,55 @@ double one_forward_one_backward(std::span<const StageCost> stages, double interv
     }
   }
   return interval;
+}
+
+// Of one stage, while a step under 1F1B is replayed.
+struct ReplayedStage {
+  std::int64_t warm_up = 1;
+  double free = 0;                             // it has done all before
+  double forward_link = 0;                     // its link to the next stage is free
+  double backward_link = 0;                    // and that to the one before
+  std::vector<double> activations, gradients;  // come, of every micro-batch
+};
+
+constexpr std::int64_t kMaxReplayed = 4096;  // micro-batches; all further ones come at the pipeline's rate
+
+// The step under 1F1B, as it comes of the order of the work: every stage does one thing after the other, and every link
+// carries one transfer at a time each way. In a round all stages do the forward pass of one micro-batch, and the
+// backward pass that follows it; the last rounds have backward passes alone.
+double replay_one_forward_one_backward(const Problem& problem, std::span<const StageCost> costs, double interval) {
+  const std::int64_t micro_batches = std::min(problem.micro_batches, kMaxReplayed);
+  const std::size_t count = costs.size();
+  std::vector<ReplayedStage> stages(count);
+  for (std::size_t s = 0; s < count; ++s) {
+    stages[s].warm_up = count_warm_up(problem.schedule, s, count, micro_batches);
+    stages[s].activations.resize(index(micro_batches));
+    stages[s].gradients.resize(index(micro_batches));
+  }
+  const auto forward = [&](std::size_t s, std::int64_t m) {
+    ReplayedStage& stage = stages[s];
+    stage.free = std::max(stage.free, stage.activations[index(m)]) + costs[s].forward_seconds;
+    if (s + 1 == count) return;
+    stage.forward_link = std::max(stage.forward_link, stage.free) + costs[s].transfer_seconds;
+    stages[s + 1].activations[index(m)] = stage.forward_link;
+  };
+  const auto backward = [&](std::size_t s, std::int64_t m) {
+    if (m < 0 || m >= micro_batches) return;
+    ReplayedStage& stage = stages[s];
+    stage.free = std::max(stage.free, stage.gradients[index(m)]) + costs[s].backward_seconds;
+    if (s == 0) return;
+    stage.backward_link = std::max(stage.backward_link, stage.free) + costs[s - 1].transfer_seconds;
+    stages[s - 1].gradients[index(m)] = stage.backward_link;
+  };
+  for (std::int64_t round = 0; round < micro_batches + stages[0].warm_up; ++round) {
+    for (std::size_t s = 0; round < micro_batches && s < count; ++s) forward(s, round);
+    for (std::size_t s = count; s-- > 0;) backward(s, round - stages[s].warm_up + 1);
+  }
+  double step = 0;
+  for (std::size_t s = 0; s < count; ++s) {
+    step = std::max(step, stages[s].free + costs[s].exposed_sync_seconds + costs[s].update_seconds);
+  }
+  return step + static_cast<double>(problem.micro_batches - micro_batches) * interval;
 }
 
 // The devices of a type that train with data parallelism, each the whole model.
@@ -227,6 +277,34 @@ HeterpsStage heterps_stage(const Problem& problem, int first, int last, int type
   return stage;
 }
 
+namespace {
+
+// The buckets of a stage's gradients. Buckets that are full begin at once, one after another; what is left over waits
+// for the next layer.
+std::vector<PipelineStage::Bucket> list_buckets(const Problem& problem, const PipelineStage& stage, int first, int last,
+                                                int type) {
+  std::vector<PipelineStage::Bucket> buckets;
+  const double bytes = stage.parameter_bytes;
+  if (bytes == 0) return buckets;
+  Affine left = stage.backward;  // of the layers that are not done yet
+  double done = 0;               // bytes of the layers that are done
+  double started = 0;            // of the buckets that have begun
+  for (int layer = last; layer >= first; --layer) {
+    done += problem.layer(layer).parameter_bytes;
+    left.fixed -= problem.at(layer, type).backward.fixed;
+    left.per_sample -= problem.at(layer, type).backward.per_sample;
+    const double bucket = started == 0 ? problem.first_bucket_bytes : problem.bucket_bytes;
+    if (done == started || (done - started < bucket && layer > first)) continue;
+    buckets.push_back(
+        {.left = (bytes - started) / bytes, .backward = {std::max(0.0, left.fixed), std::max(0.0, left.per_sample)}});
+    const double full = std::floor((done - started - bucket) / problem.bucket_bytes);
+    started = layer == first ? done : started + bucket + std::max(0.0, full) * problem.bucket_bytes;
+  }
+  return buckets;
+}
+
+}  // namespace
+
 PipelineStage pipeline_stage(const Problem& problem, int first, int last, int type, int next, int position,
                              int stages) {
   const Type& device = problem.type(type);
@@ -258,12 +336,49 @@ PipelineStage pipeline_stage(const Problem& problem, int first, int last, int ty
   }
   stage.gradient_sync = device.gradient_sync;
   stage.link = {device.bytes_per_second, device.latency_seconds};
+  stage.buckets = list_buckets(problem, stage, first, last, type);
   return stage;
 }
 
 double PipelineStage::memory_bytes(double k, bool recompute) const {
   const double share = samples / k;
   return state_bytes + share * (recompute ? in_flight * input_bytes + activation_bytes : in_flight * activation_bytes);
+}
+
+RearTime RearTime::behind(const StageCost& stage, std::int64_t micro_batches) const {
+  const double forward = stage.forward_seconds;
+  const double backward = stage.backward_seconds;
+  const double transfer = stages > 0 ? stage.transfer_seconds : 0;
+  const double closing = stage.exposed_sync_seconds + stage.update_seconds;
+  const auto all = static_cast<double>(micro_batches);
+  RearTime longer;
+  longer.stages = stages + 1;
+  const bool goes_back = longer.stages < micro_batches;  // before all have gone forward
+  const auto warm_up = static_cast<double>(std::min(longer.stages, micro_batches));
+  const double beyond = round_trip + 2 * transfer;
+  longer.round_trip = forward + backward + beyond;
+  // What the first micro-batch takes to the last stage and back, beyond the forward passes that are done meanwhile; and
+  // the last micro-batch, beyond the backward passes.
+  const double filling = std::max(0.0, beyond - (warm_up - 1) * forward);
+  const double draining = std::max(0.0, beyond - (warm_up - 1) * backward);
+  const double staying = all * (forward + backward) + (goes_back ? filling + draining : std::max(filling, draining));
+  const double sending = longer.round_trip + (all - 1) * transfer;
+  longer.makespan = std::max({staying, sending, stages > 0 ? forward + backward + 2 * transfer + makespan : 0});
+  longer.exposed = std::max(longer.round_trip + closing, stages > 0 ? forward + transfer + exposed : 0);
+  longer.exposed_makespan = longer.makespan + closing;
+  if (stages > 0) {
+    const double last_forward = all * forward + (all - warm_up) * backward + (goes_back ? filling : 0);
+    longer.exposed_makespan =
+        std::max({longer.exposed_makespan, forward + transfer + exposed_makespan, last_forward + transfer + exposed});
+  }
+  return longer;
+}
+
+double least_step_seconds(const Problem& problem, std::span<const StageCost> stages) {
+  if (problem.schedule == PipelineSchedule::kGPipe) return pipeline_time(problem, stages).step;
+  RearTime rear;
+  for (std::size_t s = stages.size(); s-- > 0;) rear = rear.behind(stages[s], problem.micro_batches);
+  return rear.exposed_makespan;
 }
 
 PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> stages) {
@@ -277,10 +392,14 @@ PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> st
   }
   time.interval = problem.schedule == PipelineSchedule::kGPipe ? time.longest_forward + time.longest_backward
                                                                : one_forward_one_backward(stages, longest_transfer);
+  if (problem.schedule == PipelineSchedule::kOneForwardOneBackward) {
+    time.step = replay_one_forward_one_backward(problem, stages, time.interval);
+    return time;
+  }
   const double filled_and_drained = time.fill + static_cast<double>(problem.micro_batches - 1) * time.interval;
   double earlier = 0;  // before the end, the last backward of the stage is done
   for (const StageCost& stage : stages) {
-    time.step = std::max(time.step, filled_and_drained - earlier + stage.gradient_sync_seconds + stage.update_seconds);
+    time.step = std::max(time.step, filled_and_drained - earlier + stage.exposed_sync_seconds + stage.update_seconds);
     earlier += stage.backward_seconds + stage.transfer_seconds;
   }
   return time;
@@ -380,27 +499,32 @@ StageCost mixed_stage_cost(const Problem& problem, const Plan& plan, const std::
   StageCost cost;
   double sparse = 0;
   std::vector<int> types;
+  std::vector<PipelineStage> times;
   for (const Group& group : stages[s]) {
-    const PipelineStage times = pipeline_stage(problem, stage.first_layer, stage.last_layer, group.type, -1,
-                                               static_cast<int>(s), static_cast<int>(stages.size()));
+    times.push_back(pipeline_stage(problem, stage.first_layer, stage.last_layer, group.type, -1, static_cast<int>(s),
+                                   static_cast<int>(stages.size())));
+    const PipelineStage& its = times.back();
     const double k = 1 / group.share;  // as if all were like this one
-    const double seconds = times.forward_seconds(k) + times.backward_seconds(k, stage.recompute);
+    const double seconds = its.forward_seconds(k) + its.backward_seconds(k, stage.recompute);
     if (seconds > cost.compute_seconds) {
       cost.compute_seconds = seconds;
-      cost.forward_seconds = times.forward_seconds(k);
-      cost.backward_seconds = times.backward_seconds(k, stage.recompute);
+      cost.forward_seconds = its.forward_seconds(k);
+      cost.backward_seconds = its.backward_seconds(k, stage.recompute);
     }
-    sparse = std::max(sparse, times.sparse_seconds * times.samples / k);
-    cost.update_seconds = std::max(cost.update_seconds, times.update_seconds);
-    cost.memory_bytes = std::max(cost.memory_bytes, times.memory_bytes(k, stage.recompute));
+    sparse = std::max(sparse, its.sparse_seconds * its.samples / k);
+    cost.update_seconds = std::max(cost.update_seconds, its.update_seconds);
+    cost.memory_bytes = std::max(cost.memory_bytes, its.memory_bytes(k, stage.recompute));
     types.push_back(group.type);
   }
-  double parameter_bytes = 0;
-  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-    parameter_bytes += problem.layer(layer).parameter_bytes;
+  cost.gradient_sync_seconds = gradient_sync_seconds(stage.gradient_sync, times.front().parameter_bytes,
+                                                     count_devices(stages[s]), slowest_link(problem, types));
+  // A gradient is there when it is on all replicas, of which those with less to do are done earlier.
+  for (std::size_t group = 0; group < times.size(); ++group) {
+    const double k = 1 / stages[s][group].share;
+    const double earlier = cost.backward_seconds - times[group].backward_seconds(k, stage.recompute);
+    cost.exposed_sync_seconds =
+        std::max(cost.exposed_sync_seconds, times[group].exposed_seconds(cost.gradient_sync_seconds, k) - earlier);
   }
-  cost.gradient_sync_seconds = gradient_sync_seconds(stage.gradient_sync, parameter_bytes, count_devices(stages[s]),
-                                                     slowest_link(problem, types));
   if (s + 1 < stages.size()) {
     const double bytes = problem.micro_batch_samples() * problem.cut_bytes[index(stage.last_layer + 1)] /
                          std::min(count_devices(stages[s]), count_devices(stages[s + 1]));
@@ -487,6 +611,7 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
   }
   cost.gradient_sync_seconds = gradient_sync_seconds(GradientSync::kRing, all.back().stage.parameter_bytes, devices,
                                                      slowest_link(problem, types));
+  cost.exposed_sync_seconds = cost.gradient_sync_seconds;
   check_counts(problem, evaluation);
   evaluation.step_seconds = cost.compute_seconds + cost.gradient_sync_seconds + cost.update_seconds;
   evaluation.throughput = batch / evaluation.step_seconds;
@@ -499,6 +624,7 @@ Plan to_plan(const Problem& problem, const Candidate& candidate, const Evaluatio
              const Objective& objective, const std::string& method) {
   Plan plan;
   plan.model = problem.model;
+  if (problem.merged_from > 0) plan.merged_from = problem.merged_from;
   for (const LayerSize& layer : problem.layers) {
     plan.layers.push_back(layer.name);
     plan.parameter_shapes.push_back(layer.parameter_shapes);

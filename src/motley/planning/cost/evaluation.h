@@ -42,6 +42,9 @@ using Candidate = std::vector<StageChoice>;
 //     latency + u * cut_bytes[last + 1] / (bandwidth * min(k, k of the next stage))                     (10)
 //   exchange, once a step, none for k = 1: ring 2 (k - 1) (P / (k bytes_per_second) + latency),         (11)
 //     parameter server 2 (P / bytes_per_second + latency), P = parameter bytes of the stage
+//   exposed part of it, after the stage's last backward: gradients go in buckets, from the last layer on, each once
+//     all layers in it are done and the bucket before it has been exchanged                             (11a)
+//     max over buckets of: exchange of it and of all after it - backward of the layers before those in it
 //   in_flight = min(m, stages from this one to the last) under 1F1B, m under gpipe                 (18)
 //   k <= u, so that every replica gets a sample
 //   memory of one device = memory_per_parameter_byte * P + in_flight * (u / k) * A,                     (19)
@@ -54,6 +57,7 @@ struct StageCost {
   double backward_seconds = 0;
   double transfer_seconds = 0;       // to the next stage, one direction, one micro-batch
   double gradient_sync_seconds = 0;  // once a step
+  double exposed_sync_seconds = 0;   // of it, after the last backward
   double update_seconds = 0;         // likewise, after it
   double memory_bytes = 0;           // of one device
 };
@@ -72,14 +76,15 @@ struct Evaluation {
 
 // The whole pipeline. kHeterps: throughput = 1 / max ET (4), (5); step_seconds = batch / throughput.
 // kPipeline, m micro-batches, stages s = 0 .. S - 1 with forward f_s, backward g_s, transfer c_s (of the last stage 0),
-// exchange X_s:
+// exposed exchange X_s:
 //   V_ab = sum_{a <= j <= b} (f_j + g_j) + 2 sum_{a <= j < b} c_j: there and back, a run of stages a .. b  (12)
 //     lets b - a + 1 micro-batches pass, as stage a holds so many more than stage b
 //   1F1B:       W = max(max_s c_s, max_{a <= b} V_ab / (b - a + 1))                                     (13)
 //   gpipe: W = max_s max(f_s, c_s) + max_s max(g_s, c_s)                                           (14)
-//   T_pipe = sum_s (f_s + g_s + 2 c_s) + (m - 1) W                                                      (15)
-//   step = max_s (T_pipe - sum_{j < s} (g_j + c_j) + X_s): a stage exchanges once its last backward     (16)
-//     is done
+//   gpipe: T_pipe = sum_s (f_s + g_s + 2 c_s) + (m - 1) W                                               (15)
+//     step = max_s (T_pipe - sum_{j < s} (g_j + c_j) + X_s): a stage's exchange ends that long after its (16)
+//     last backward
+//   1F1B: the work of the step in its order, replayed: what motley/planning/simulate does event by event
 //   throughput = batch / step                                                                           (17)
 // `feasible` covers counts, memory, and the objective's limits (to a relative 1e-9); the numbers are there
 // either way. Where it was measured what a step takes, that stands in place of (16), and what follows from it.
@@ -141,8 +146,14 @@ struct PipelineStage {
   double send_seconds = 0;  // of a micro-batch to the next stage over one pair of devices
   double send_latency = 0;
   GradientSync gradient_sync = GradientSync::kNone;
-  Link link;                  // among its devices
-  double update_seconds = 0;  // of the weights, and what else a step takes once, by every device
+  Link link;  // among its devices
+  // Where a bucket of gradients begins: the part of the exchange that is left then, and the layers whose backward is.
+  struct Bucket {
+    double left = 1;
+    Affine backward;
+  };
+  std::vector<Bucket> buckets;  // empty: nothing to exchange
+  double update_seconds = 0;    // of the weights, and what else a step takes once, by every device
 
   double forward_seconds(double k) const { return forward.at(samples / k) + sparse_seconds * samples / k; }
   double backward_seconds(double k, bool recompute) const {
@@ -153,12 +164,38 @@ struct PipelineStage {
   double gradient_sync_seconds(double k) const {
     return planning::gradient_sync_seconds(gradient_sync, parameter_bytes, k, link);
   }
+  // What is left of an exchange of so many seconds when the last backward of samples / k samples ends.
+  double exposed_seconds(double exchange, double k) const {
+    double exposed = 0;
+    for (const Bucket& bucket : buckets) {
+      exposed = std::max(exposed, exchange * bucket.left - bucket.backward.at(samples / k));
+    }
+    return exposed;
+  }
   // Once a step, after the last backward.
-  double closing_seconds(double k) const { return gradient_sync_seconds(k) + update_seconds; }
+  double closing_seconds(double k) const { return exposed_seconds(gradient_sync_seconds(k), k) + update_seconds; }
   double memory_bytes(double k, bool recompute) const;
 };
 // stages: of the whole pipeline; next: the type of the stage after, -1 for the last stage.
 PipelineStage pipeline_stage(const Problem& problem, int first, int last, int type, int next, int position, int stages);
+
+// What the rear of a pipeline, its stages from one on to the last, takes at least under 1F1B: lengths of paths through
+// the work of a step, each thing of which waits for the one before it. A path goes to a stage, stays with it for all
+// micro-batches, and comes back; on its way it may go on to the last stage and back with the first or the last
+// micro-batch. Most steps take exactly as long as the longest of these. All values grow with the seconds of any stage.
+struct RearTime {
+  std::int64_t stages = 0;
+  double round_trip = 0;        // of one micro-batch, from the first stage of the rear on
+  double exposed = 0;           // likewise, until every stage has exchanged and updated
+  double makespan = 0;          // until the last backward of the first stage
+  double exposed_makespan = 0;  // until every stage has exchanged and updated: of the whole pipeline, its step
+
+  // With one more stage in front.
+  RearTime behind(const StageCost& stage, std::int64_t micro_batches) const;
+};
+
+// No more than pipeline_time(...).step, in a time that does not grow with the micro-batches.
+double least_step_seconds(const Problem& problem, std::span<const StageCost> stages);
 
 // What the whole pipeline takes for a step, and its parts.
 struct PipelineTime {

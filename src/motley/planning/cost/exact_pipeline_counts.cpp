@@ -41,7 +41,6 @@ class PipelineCountSearch {
         spans_(spans),
         boxes_left_(max_boxes),
         for_cost_(objective.criterion == Criterion::kMinCost),
-        further_(static_cast<double>(problem.micro_batches) - 1),
         max_price_(objective.max_hourly_cost * (1 + kTolerance)),
         max_cost_(objective.max_cost * (1 + kTolerance) * 3600 * static_cast<double>(problem.batch) /
                   problem.total_samples),
@@ -125,7 +124,8 @@ class PipelineCountSearch {
           s + 1 == stages_.size()
               ? 0
               : stage.times.transfer_seconds(static_cast<double>(computing[s]), static_cast<double>(computing[s + 1]));
-      costs_[s].gradient_sync_seconds = stage.times.gradient_sync_seconds(static_cast<double>(exchanging[s]));
+      costs_[s].exposed_sync_seconds = stage.times.exposed_seconds(
+          stage.times.gradient_sync_seconds(static_cast<double>(exchanging[s])), static_cast<double>(computing[s]));
       costs_[s].update_seconds = stage.times.update_seconds;
     }
   }
@@ -206,8 +206,7 @@ class PipelineCountSearch {
       }
 
       set_costs(box.high, box.low);
-      const PipelineTime time = pipeline_time(problem_, costs_);
-      box.shortest = std::max(box.shortest, time.step);
+      box.shortest = std::max(box.shortest, pipeline_time(problem_, costs_).step);
       if (!for_cost_ && !best_.empty()) box.longest = std::min(box.longest, best_value_ * kStrictly);
       if (price > 0) box.longest = std::min(box.longest, cost_limit() / price);
       const double allowed = std::min(max_price_, cost_limit() / box.shortest);
@@ -215,30 +214,26 @@ class PipelineCountSearch {
         return false;
       }
 
-      const double filled_and_drained = time.fill + further_ * time.interval;
-      double earlier = 0;
       for (std::size_t s = 0; s < stages_.size(); ++s) {
         const Stage& stage = stages_[s];
         const std::int64_t low = box.low[s];
         const std::int64_t high = box.high[s];
-        const StageCost& cost = costs_[s];
+        const StageCost cost = costs_[s];
         if (const double more = (allowed - price) / stage.price; more < static_cast<double>(high - low)) {
           box.high[s] = low + static_cast<std::int64_t>(more);
         }
+        const auto too_long = [&] { return least_step_seconds(problem_, costs_) > box.longest; };
         box.high[s] = find_first(low, box.high[s], [&](std::int64_t k) {
-          return filled_and_drained - earlier + stage.closing(k + 1) > box.longest;
+          costs_[s].exposed_sync_seconds = stage.closing(k + 1) - stage.times.update_seconds;
+          return too_long();
         });
+        costs_[s] = cost;
         box.low[s] = find_first(low, box.high[s], [&](std::int64_t k) {
-          const double forward = stage.forward(k);
-          const double backward = stage.backward(k);
-          const double interval =
-              problem_.schedule == PipelineSchedule::kGPipe
-                  ? std::max(time.longest_forward, forward) + std::max(time.longest_backward, backward)
-                  : std::max(time.interval, forward + backward);
-          return time.fill - cost.forward_seconds - cost.backward_seconds + forward + backward + further_ * interval <=
-                 box.longest;
+          costs_[s].forward_seconds = stage.forward(k);
+          costs_[s].backward_seconds = stage.backward(k);
+          return !too_long();
         });
-        earlier += cost.backward_seconds + cost.transfer_seconds;
+        costs_[s] = cost;
         changed |= box.low[s] != low || box.high[s] != high;
       }
     }
@@ -280,7 +275,6 @@ class PipelineCountSearch {
   const std::vector<Span>& spans_;
   std::int64_t boxes_left_;
   const bool for_cost_;
-  const double further_;  // micro-batches after the first
   const double max_price_;
   const double max_cost_;  // step times price
   const double max_step_;

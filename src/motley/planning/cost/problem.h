@@ -73,7 +73,8 @@ struct Link {  // between a device of one type and one of another
 };
 
 struct Problem {
-  std::string model;  // the network's name
+  std::string model;    // the network's name
+  int merged_from = 0;  // layers of the network, where those of the problem are merged from more; 0: they are not
   CostModel cost_model = CostModel::kHeterps;
   std::vector<Type> types;
   std::vector<LayerSize> layers;
@@ -89,6 +90,10 @@ struct Problem {
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   bool allow_recompute = false;          // stages may recompute activations to save memory
   double memory_per_parameter_byte = 3;  // weight, gradient, and one value of optimizer state by default
+  // Gradients that are exchanged together: those of the first layers that are done, and of others. As motley train has
+  // them by default (gradient_sync.bucket_size).
+  double first_bucket_bytes = 1e6;
+  double bucket_bytes = 4e6;
 
   // Of one stage: under kPipeline every replica gets at least one sample of a micro-batch.
   std::int64_t max_replicas(int type) const {

@@ -6,7 +6,9 @@
 namespace motley::planning {
 
 Result<Answer> exact_heterps(const Request& request);
-// Error (kInvalidInput): too many stages or numbers of devices.
+// Error (kInvalidInput): too many stages or numbers of devices, more than max_pipeline_layers.
 Result<Answer> exact_pipeline(const Request& request);
+// Of a chain of layers on the devices of a problem, whose own layers do not matter; 0: too many devices for any.
+int max_pipeline_layers(const Problem& problem);
 
 }  // namespace motley::planning

@@ -1,10 +1,16 @@
 // The best plan of a synchronous pipeline, with proof: a search over all stages from the last to the first.
 //
 // A partial plan is a rear: the stages that cover the layers from some cut to the last. What the open front needs to
-// know of it are a few numbers (Rear in pipeline_bounds.h), the runs of stages that it begins with, the devices that it
-// uses and the kind of its first stage, since transfers depend on both ends. Rears of one cut are compared: one that is
-// no worse than another in all of these makes the other needless, as whatever completes the other completes it no
-// worse. A rear whose bound is not below the best plan known is needless too.
+// know of it are a few numbers (Rear in pipeline_bounds.h), the devices that it uses and the kind of its first stage,
+// since transfers depend on both ends. Rears of one cut are compared: one that is no worse than another in all of these
+// makes the other needless, as whatever completes the other completes it no worse. A rear whose bound is not below the
+// best plan known is needless too.
+//
+// Under 1F1B the search is made in three ways, one after the other. First rears are compared, and given up, by
+// estimates: that finds good plans soon, and proves nothing. Then by what a step takes at least (RearTime), which
+// mostly is what it takes. Where it is not, and plans that were given up could therefore be better than the best, rears
+// are at last compared stage by stage: one makes another needless if it has as many stages, each of which takes no
+// longer.
 //
 // The search goes over the cuts once, from the last to the first, and keeps at every cut at most `width` rears, those
 // of the least bounds. What it then finds is good, though not proved; the least bound among the rears that it left out
@@ -31,15 +37,23 @@ constexpr int kFirstThresholds = 6;
 constexpr int kMaxThresholds = 24;
 constexpr double kFirstAdditions = 1e8;  // for the bounds' tables
 constexpr double kMaxAdditions = 4e9;
+constexpr double kAdditionsASecond = 1e8;  // of the time limit, which is not looked at while tables are filled
+constexpr int kLastEstimatedWidth = kFirstWidth * kWidening * kWidening;
+constexpr double kEstimatedPart = 0.3;     // of the time, for the search by estimates
 constexpr int kStepsBetweenChecks = 1024;  // of the clock
 constexpr double kMaxKinds = 3000;
-constexpr double kMaxStages = 6e6;  // that the tables hold
+constexpr double kMaxStages = 8e6;  // that the tables hold
 constexpr int kLarge = 1000;        // layers times kinds of a stage, from where on a better answer to begin with pays
 
 // Every stage is looked at with every number of replicas.
-Status check_size(const Problem& problem) {
+double count_kinds(const Problem& problem) {
   double kinds = 0;
   for (int type = 0; type < problem.type_count(); ++type) kinds += static_cast<double>(problem.max_replicas(type));
+  return kinds;
+}
+
+Status check_size(const Problem& problem) {
+  const double kinds = count_kinds(problem);
   const double layers = problem.layer_count();
   if (const double most = std::min(kMaxKinds, kMaxStages / (layers * layers)); kinds > most) {
     return fail(
@@ -68,11 +82,6 @@ PlanValue make_plan_value(const Problem& problem, const Objective& objective) {
   return plan_value;
 }
 
-// The pace below which the longer of two runs has more excess.
-double pace_between(const Run& shorter, const Run& longer) {
-  return (longer.seconds - shorter.seconds) / (longer.stages - shorter.stages);
-}
-
 class PipelineSearch {
  public:
   explicit PipelineSearch(const Request& request)
@@ -89,11 +98,26 @@ class PipelineSearch {
     PipelineBounds::Range range = possible_bottlenecks();
     int thresholds = kFirstThresholds;
     double additions = kFirstAdditions;
+    if (!stages_.one_forward_one_backward()) compared_by_ = Comparison::kLeastTime;
     for (int width = kFirstWidth; !proved && width <= kLastWidth && !search_.over(); width *= kWidening) {
-      const PipelineBounds bounds(stages_, range, thresholds, additions);
-      bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), {}, {}, plan_value_, cutoff()).value);
-      if (!pass(bounds, index(width))) break;
-      bound = std::max(bound, left_out_);
+      const PipelineBounds bounds(stages_, range, thresholds,
+                                  std::min(additions, kAdditionsASecond * request_.seconds));
+      bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), {}, stages_.layers(), plan_value_).value);
+      const bool is_whole = pass(bounds, index(width));
+      if (compared_by_ == Comparison::kEstimate) {
+        if (!is_whole || left_out_ >= cutoff() || width >= kLastEstimatedWidth) {
+          compared_by_ = Comparison::kLeastTime;
+          width = kFirstWidth / kWidening;
+        }
+      } else {
+        if (!is_whole) break;
+        const bool by_time = compared_by_ == Comparison::kLeastTime && stages_.one_forward_one_backward();
+        bound = std::max(bound, by_time ? std::min(left_out_, completed_) : left_out_);
+        if (by_time && bound < cutoff() && left_out_ >= cutoff()) {
+          compared_by_ = Comparison::kStages;
+          width = kFirstWidth / kWidening;
+        }
+      }
       proved = bound >= cutoff();
       const PipelineBounds::Range better = bounds.range(plan_value_, cutoff());
       range.low = std::max(range.low, better.low);
@@ -113,26 +137,35 @@ class PipelineSearch {
     PipelineBounds::Bound bound;
     int kind = 0;
     bool recompute = false;
-    double both = 0;      // seconds of the first stage, forward and backward
-    double transfer = 0;  // from it to the next one
-    int behind_cut = 0;   // where the next stage begins, and which rear it belongs to
+    StageCost first = {};  // what its first stage takes
+    int behind_cut = 0;    // where the next stage begins, and which rear it belongs to
     int behind = 0;
   };
   struct Kept : Found {
     PipelineBounds::Cell cell{};
-    std::vector<Run> runs;           // 1F1B: the longest at one pace or another that is not above the bottleneck
     std::vector<std::int64_t> used;  // devices of each type
+    std::int64_t devices_left = 0;   // of all types
   };
 
+  enum class Comparison { kEstimate, kLeastTime, kStages };
+
   double cutoff() const { return best_ * kProved; }
-  bool over() { return ++steps_ % kStepsBetweenChecks == 0 && search_.over(); }
+  // What a rear is given up by.
+  double promise(const Found& found) const {
+    return compared_by_ == Comparison::kEstimate ? found.bound.estimate : found.bound.value;
+  }
+  bool over() {
+    if (++steps_ % kStepsBetweenChecks != 0) return false;
+    const bool is_late = search_.seconds() > kEstimatedPart * request_.seconds;
+    return search_.over() || (compared_by_ == Comparison::kEstimate && is_late);
+  }
   std::size_t kind_pair(int one, int other) const { return index(one) * index(stages_.kind_count()) + index(other); }
   const Kept& behind(const Found& found) const { return cuts_[index(found.behind_cut)][index(found.behind)]; }
 
   // Answers of quick methods, to begin with: rears are dropped against them, and a search that time ends is never worse
   // than they are.
   void take_quick_answers() {
-    std::vector<Result<Answer> (*)(const Request&)> quick = {plan_cpu_only, plan_gpu_only, plan_greedy};
+    std::vector<Result<Answer> (*)(const Request&)> quick = {plan_cpu_only, plan_gpu_only, plan_greedy, plan_pipedream};
     Request request = request_;
     request.progress = {};
     if (stages_.layers() * stages_.kind_count() > kLarge) {
@@ -164,11 +197,12 @@ class PipelineSearch {
 
   // Like extend and select, returns false where the time was over before its end.
   bool pass(const PipelineBounds& bounds, std::size_t width) {
-    left_out_ = kInfinity;
+    left_out_ = completed_ = kInfinity;
     cuts_.assign(index(stages_.layers()) + 1, {});
     Kept end;
     end.cell = bounds.all();
     end.used.resize(problem_.types.size());
+    for (const Type& type : problem_.types) end.devices_left += type.count;
     cuts_.back().push_back(end);
     for (int cut = stages_.layers() - 1; cut >= 0; --cut) {
       if (!extend(bounds, cut, width) || !select(bounds, cut, width)) return false;
@@ -190,7 +224,7 @@ class PipelineSearch {
         for (std::size_t behind = 0; behind < rears.size(); ++behind) {
           if (over()) return false;
           const Kept& rear = rears[behind];
-          const std::int64_t in_flight = stages_.in_flight(rear.rear.stages + 1);
+          const std::int64_t in_flight = stages_.in_flight(rear.rear.time.stages + 1);
           const bool kept = stage.fitting >= in_flight;
           if (rear.used[index(devices.type)] > type.count - devices.replicas ||
               (!kept && stage.fitting_recomputing < in_flight)) {
@@ -200,23 +234,23 @@ class PipelineSearch {
           const double backward = kept ? stage.backward : stage.recomputing_backward;
           found.kind = kind;
           found.recompute = !kept;
-          found.both = stage.forward + backward;
-          found.transfer = end == stages_.layers() ? 0 : stages_.transfer(end, kind, rear.kind);
+          found.first.forward_seconds = stage.forward;
+          found.first.backward_seconds = backward;
+          found.first.transfer_seconds = end == stages_.layers() ? 0 : stages_.transfer(end, kind, rear.kind);
+          found.first.exposed_sync_seconds = stage.closing;
           found.behind_cut = end;
           found.behind = static_cast<int>(behind);
-          found.rear = extended(stage, backward, found.transfer, price, rear);
-          const double step = found.rear.exposed + static_cast<double>(problem_.micro_batches - 1) *
-                                                       (found.rear.bottleneck + found.rear.bottleneck_back);
-          found.bound.value = plan_value_(step, found.rear.price);
+          found.rear = extended(found.first, price, rear);
+          found.bound.value = plan_value_(least_step(found.rear), found.rear.price);
           if (!(found.bound.value < cutoff())) continue;
           if (cut == 0) {
             complete(found);
             continue;
           }
-          set_runs(found);
+          const std::int64_t most_stages = std::min<std::int64_t>(cut, rear.devices_left - devices.replicas);
           found.bound =
-              bounds.bound(cut, kind, bounds.without(rear.cell, devices), found.rear, runs_, plan_value_, cutoff());
-          if (!(found.bound.value < cutoff())) continue;
+              bounds.bound(cut, kind, bounds.without(rear.cell, devices), found.rear, most_stages, plan_value_);
+          if (!(promise(found) < cutoff())) continue;
           found_.push_back(found);
           if (found_.size() == most) drop_beyond(most / 2);
         }
@@ -225,69 +259,56 @@ class PipelineSearch {
     return true;
   }
 
-  Rear extended(const StageTimes& stage, double backward, double transfer, double price, const Kept& behind) const {
+  // What the rear takes, with nothing before it.
+  double least_step(const Rear& rear) const {
+    if (stages_.one_forward_one_backward()) return rear.time.exposed_makespan;
+    return rear.time.exposed + static_cast<double>(problem_.micro_batches - 1) * (rear.longest + rear.longest_back);
+  }
+
+  Rear extended(const StageCost& stage, double price, const Kept& behind) const {
     const Rear& rear = behind.rear;
-    const double both = stage.forward + backward;
+    const double both = stage.forward_seconds + stage.backward_seconds;
     Rear longer;
-    longer.round_trip = rear.round_trip + both + 2 * transfer;
-    longer.exposed = std::max(longer.round_trip + stage.closing, stage.forward + transfer + rear.exposed);
-    longer.stages = std::min(rear.stages + 1, problem_.micro_batches);
+    longer.time = rear.time.behind(stage, problem_.micro_batches);
     longer.price = rear.price + price;
     longer.work = rear.work + both * price;
     if (stages_.one_forward_one_backward()) {
-      longer.bottleneck = std::max({rear.bottleneck, both, transfer});
-      for (const Run& run : behind.runs) {
-        longer.bottleneck = std::max(longer.bottleneck, (both + 2 * transfer + run.seconds) / (1 + run.stages));
-      }
+      longer.longest = std::max(rear.longest, both);
     } else {
-      longer.bottleneck = std::max({rear.bottleneck, stage.forward, transfer});
-      longer.bottleneck_back = std::max({rear.bottleneck_back, backward, transfer});
+      longer.longest = std::max({rear.longest, stage.forward_seconds, stage.transfer_seconds});
+      longer.longest_back = std::max({rear.longest_back, stage.backward_seconds, stage.transfer_seconds});
     }
     return longer;
   }
 
-  // The found rear's runs that have the greatest excess at any pace from its bottleneck on, the shortest first: the
-  // upper envelope of straight lines.
-  void set_runs(const Found& found) {
-    runs_.clear();
-    if (!stages_.one_forward_one_backward()) return;
-    runs_.push_back({found.both, 1});
-    for (const Run& run : behind(found).runs) {
-      const Run longer{found.both + 2 * found.transfer + run.seconds, 1 + run.stages};
-      while (runs_.size() > 1 &&
-             pace_between(runs_[runs_.size() - 2], runs_.back()) <= pace_between(runs_.back(), longer)) {
-        runs_.pop_back();
-      }
-      if (pace_between(runs_.back(), longer) > found.rear.bottleneck) runs_.push_back(longer);
-    }
-  }
-
-  // Of the found rears, keeps so many of the least bounds.
+  // Of the found rears, keeps so many of the least estimates.
   void drop_beyond(std::size_t from) {
     const auto begin = found_.begin() + static_cast<std::ptrdiff_t>(from);
     std::nth_element(found_.begin(), begin, found_.end(),
-                     [](const Found& a, const Found& b) { return a.bound.value < b.bound.value; });
-    left_out_ = std::min(left_out_, begin->bound.value);
+                     [](const Found& a, const Found& b) { return a.bound.estimate < b.bound.estimate; });
+    for (auto dropped = begin; dropped != found_.end(); ++dropped) {
+      left_out_ = std::min(left_out_, promise(*dropped));
+    }
     found_.erase(begin, found_.end());
   }
 
-  // Keeps the found rears of the least bounds that no other makes needless.
+  // Keeps the found rears of the least estimates that no other makes needless.
   bool select(const PipelineBounds& bounds, int cut, std::size_t width) {
     compare_kinds(cut);
-    std::ranges::stable_sort(found_, {}, [](const Found& found) { return found.bound.value; });
+    std::ranges::stable_sort(found_, {}, [](const Found& found) { return found.bound.estimate; });
     std::vector<Kept>& here = cuts_[index(cut)];
     for (const Found& found : found_) {
       if (over()) return false;
+      if (here.size() == width) {
+        left_out_ = std::min(left_out_, promise(found));
+        continue;
+      }
       const Kind& kind = stages_.kind(found.kind);
       std::vector<std::int64_t> used = behind(found).used;
       used[index(kind.type)] += kind.replicas;
-      set_runs(found);
       if (std::ranges::any_of(here, [&](const Kept& one) { return no_worse(one, found, used); })) continue;
-      if (here.size() == width) {
-        left_out_ = std::min(left_out_, found.bound.value);
-        return true;
-      }
-      here.push_back({found, bounds.without(behind(found).cell, kind), runs_, std::move(used)});
+      here.push_back({found, bounds.without(behind(found).cell, kind), std::move(used),
+                      behind(found).devices_left - kind.replicas});
     }
     return true;
   }
@@ -319,51 +340,62 @@ class PipelineSearch {
 
   // Whether whatever front completes the other, to a plan better than the best known, completes the one no worse.
   bool no_worse(const Kept& one, const Found& other, const std::vector<std::int64_t>& other_used) const {
+    if (!std::ranges::equal(one.used, other_used, std::less_equal())) return false;
     const double slack = slack_[kind_pair(one.kind, other.kind)];
-    if (one.rear.exposed + slack > other.rear.exposed * kRounding ||
-        one.rear.round_trip + 2 * slack > other.rear.round_trip * kRounding) {
+    const RearTime& its = one.rear.time;
+    const RearTime& others = other.rear.time;
+    if (!stages_.one_forward_one_backward()) {
+      const double hidden = std::min(other.rear.longest, other.rear.longest_back);
+      return its.exposed + slack <= others.exposed * kRounding &&
+             its.round_trip + 2 * slack <= others.round_trip * kRounding &&
+             one.rear.longest <= other.rear.longest * kRounding &&
+             one.rear.longest_back <= other.rear.longest_back * kRounding &&
+             (slack == 0 || longest_transfer_[index(one.kind)] <= hidden * kRounding);
+    }
+    if (compared_by_ == Comparison::kEstimate) {
+      return its.exposed + slack <= others.exposed * kRounding &&
+             its.round_trip + 2 * slack <= others.round_trip * kRounding &&
+             one.rear.longest <= other.rear.longest * kRounding &&
+             (slack == 0 || longest_transfer_[index(one.kind)] <= other.rear.longest * kRounding) &&
+             !(counts_matter_ && its.stages != others.stages);
+    }
+    // How much a stage holds, and so the order of its work, depends on the number of stages behind it.
+    if (counts_matter_ && its.stages != others.stages) return false;
+    if (std::min(its.stages, problem_.micro_batches) != std::min(others.stages, problem_.micro_batches)) return false;
+    if (compared_by_ == Comparison::kStages)
+      return slack == 0 && its.stages == others.stages && is_shorter_by_stages(one, other);
+    const double round_trip = its.round_trip + 2 * slack;
+    if (its.exposed + slack > others.exposed * kRounding || round_trip > others.round_trip * kRounding ||
+        its.exposed_makespan + slack > others.exposed_makespan * kRounding ||
+        its.makespan + 2 * slack > others.makespan * kRounding) {
       return false;
     }
-    // A plan that the other belongs to has at least the bottleneck of its bound.
-    double allowed = other.rear.bottleneck;
-    if (stages_.one_forward_one_backward()) {
-      allowed = std::max(allowed, other.bound.bottleneck);
-      if (counts_matter_ && one.rear.stages != other.rear.stages) return false;
-    } else if (one.rear.bottleneck_back > other.rear.bottleneck_back * kRounding) {
-      return false;
-    }
-    if (one.rear.bottleneck > allowed * kRounding) return false;
-    if (slack > 0) {
-      const double longest = longest_transfer_[index(one.kind)];
-      const double hidden =
-          stages_.one_forward_one_backward() ? allowed : std::min(allowed, other.rear.bottleneck_back);
-      if (longest > hidden * kRounding) return false;
-    }
-    return std::ranges::equal(one.used, other_used, std::less_equal()) &&
-           (!stages_.one_forward_one_backward() || runs_no_longer(one, allowed, slack));
+    // All transfers to it, one after the other.
+    const auto further = static_cast<double>(problem_.micro_batches - 1);
+    return round_trip + further * slack <= others.round_trip * kRounding ||
+           round_trip + further * longest_transfer_[index(one.kind)] <= others.makespan * kRounding;
   }
 
-  // Whether at every pace from that one on, the one's runs add no more to the runs of any front than those of the
-  // other, which are runs_: they have no more excess, or so little that a front's runs do not go on. Both are convex in
-  // the pace and the other's has corners, between which it is straight: only the ends and the corners need to be
-  // compared.
-  bool runs_no_longer(const Kept& one, double pace, double slack) const {
-    const double transfers = 2 * longest_transfer_[index(one.kind)];
-    double none = 0;  // from this pace on, no front's run goes on
-    for (const Run& run : one.runs) none = std::max(none, (run.seconds + transfers) / run.stages);
-    if (none <= pace * kRounding) return true;
-    const auto no_more = [&](double at) {
-      return excess(one.runs, at) + 2 * slack <= excess(runs_, at) + (kRounding - 1) * one.rear.round_trip;
-    };
-    for (std::size_t i = 0; i + 1 < runs_.size(); ++i) {
-      const double corner = pace_between(runs_[i], runs_[i + 1]);
-      if (corner > pace && corner < none && !no_more(corner)) return false;
+  bool is_shorter_by_stages(const Kept& one, const Found& other) const {
+    const Found* its = &one;
+    const Found* others = &other;
+    for (std::int64_t stage = 0; stage < one.rear.time.stages; ++stage) {
+      if (its->first.forward_seconds > others->first.forward_seconds ||
+          its->first.backward_seconds > others->first.backward_seconds ||
+          its->first.transfer_seconds > others->first.transfer_seconds ||
+          its->first.exposed_sync_seconds > others->first.exposed_sync_seconds) {
+        return false;
+      }
+      if (its->behind_cut == stages_.layers()) break;
+      its = &behind(*its);
+      others = &behind(*others);
     }
-    return no_more(pace) && no_more(none);
+    return true;
   }
 
   // A whole plan that looks better than the best known is judged by the cost model.
   void complete(const Found& found) {
+    completed_ = std::min(completed_, found.bound.value);
     Candidate candidate;
     int first = 0;
     for (const Found* stage = &found;;) {
@@ -382,12 +414,13 @@ class PipelineSearch {
   const PlanValue plan_value_;
   Search search_;
   double best_ = kInfinity;
-  double left_out_ = kInfinity;  // the least bound of the rears that this pass left out
+  double left_out_ = kInfinity;   // the least bound of the rears that this pass left out
+  double completed_ = kInfinity;  // 1F1B: and of the plans that it judged
+  Comparison compared_by_ = Comparison::kEstimate;
   int steps_ = 0;
 
   std::vector<std::vector<Kept>> cuts_;  // the rears of each
   std::vector<Found> found_;             // at the cut in hand, as are all below
-  std::vector<Run> runs_;                // of the one in hand
   // [one][other]: by how much a transfer to a stage of the one kind may take longer than to one of the other.
   std::vector<double> slack_;
   std::vector<double> longest_transfer_;  // [kind]
@@ -395,6 +428,11 @@ class PipelineSearch {
 };
 
 }  // namespace
+
+int max_pipeline_layers(const Problem& problem) {
+  const double kinds = count_kinds(problem);
+  return kinds > kMaxKinds ? 0 : static_cast<int>(std::sqrt(kMaxStages / std::max(1.0, kinds)));
+}
 
 Result<Answer> exact_pipeline(const Request& request) {
   MOTLEY_TRY(check_size(request.problem));

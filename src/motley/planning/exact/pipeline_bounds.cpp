@@ -175,7 +175,8 @@ void PipelineBounds::fill(View& view) const {
   const int layers = stages_.layers();
   const int kinds = stages_.kind_count();
   const std::size_t count = thresholds_.size();
-  const std::vector<double> nothing(block(), 0.0);
+  std::vector<double> nothing(block(), 0.0);
+  std::fill(nothing.begin() + static_cast<std::ptrdiff_t>(kHalf * count), nothing.end(), kInfinity);
   view.table.assign(place(view, layers, 0, 0), kInfinity);
   view.whole.assign(block(), kInfinity);
   const double directions = stages_.one_forward_one_backward() ? 1 : 2;
@@ -186,21 +187,21 @@ void PipelineBounds::fill(View& view) const {
     return first;
   };
   // Adds what one more stage or transfer takes to the sums `from` and keeps the least, from a first threshold on.
-  // A stage goes on with the runs before it or begins one, whichever exceeds the threshold by more, and no run that
-  // ends with it may exceed it at all. That has no meaning at infinity.
   const auto relax = [&](const double* from, double* to, std::size_t first, double forward, double both, double price,
                          double work, bool is_stage) {
     const double added[] = {forward, both, price, work};  // by Sum
-    for (std::size_t sum = 0; sum < kExcess; ++sum) {
+    for (std::size_t sum = 0; sum < kHalf; ++sum) {
       for (std::size_t at = sum * count + first; at < (sum + 1) * count; ++at) {
         to[at] = std::min(to[at], from[at] + added[sum]);
       }
     }
-    for (std::size_t k = first; k + 1 < count; ++k) {
-      const double before = from[kExcess * count + k];
-      const double here = both + (is_stage ? std::max(before, 0.0) - thresholds_[k] * kThresholdRounding : before);
-      to[kExcess * count + k] =
-          is_stage && here > 0 ? to[kExcess * count + k] : std::min(to[kExcess * count + k], here);
+    for (std::size_t k = first; k < count; ++k) {
+      const double least = is_stage && k > 0 ? thresholds_[k - 1] : 0;
+      const double begun = is_stage && both > least ? from[kRoundTrip * count + k] : kInfinity;
+      double& half = to[kHalf * count + k];
+      double& whole = to[kWhole * count + k];
+      half = std::min({half, begun, from[kHalf * count + k] + both - least / 2});
+      whole = std::min({whole, begun, from[kWhole * count + k] + 2 * both - least});
     }
   };
 
@@ -250,47 +251,63 @@ void PipelineBounds::fill(View& view) const {
 }
 
 template <class Visit>
-void PipelineBounds::complete(const double* front, const Rear& rear, std::span<const Run> runs,
+void PipelineBounds::complete(const double* front, const Rear& rear, std::int64_t most_stages,
                               const PlanValue& plan_value, Visit visit) const {
   const std::size_t count = thresholds_.size();
-  const auto micro_batches = static_cast<double>(stages_.problem().micro_batches);
+  const auto further = static_cast<double>(stages_.problem().micro_batches - 1);
   const double max_hourly_cost = std::min(plan_value.max_hourly_cost, price_of_all_);
-  const double pace = rear.bottleneck + rear.bottleneck_back;
+  const bool is_1f1b = stages_.one_forward_one_backward();
+  const auto behind = static_cast<double>(rear.time.stages);
+  // Of the longest stage's seconds, how many times they come on top of fill and drain at least.
+  const double times =
+      is_1f1b ? further - std::min(further, behind + static_cast<double>(most_stages) - 1) / 2 : further;
+  const double longest = rear.longest + rear.longest_back;
   for (std::size_t k = 0; k < count; ++k) {
     const double most = thresholds_[k] * kThresholdRounding;
     const double forward = front[kForward * count + k];
-    if (forward == kInfinity || pace > most) continue;
-    if (stages_.one_forward_one_backward() && k + 1 < count) {
-      const double before = front[kExcess * count + k];
-      if (before == kInfinity || (before > 0 && before + excess(runs, most) > 0)) continue;
-    }
-    const double round_trip = rear.round_trip + front[kRoundTrip * count + k];
-    double bottleneck = std::max(pace, k == 0 ? 0 : thresholds_[k - 1]);
+    if (forward == kInfinity || longest > most) continue;
+    const double round_trip = rear.time.round_trip + front[kRoundTrip * count + k];
+    const double before = k == 0 ? 0 : thresholds_[k - 1];
     const double work = rear.work + front[kWork * count + k];
     const double price = rear.price + front[kPrice * count + k];
-    bottleneck = std::max(bottleneck, max_hourly_cost > 0 ? work / max_hourly_cost : 0);
+    const double bottleneck = std::max({longest, before, max_hourly_cost > 0 ? work / max_hourly_cost : 0});
     if (bottleneck > most) continue;
-    const double latency = std::max(rear.exposed + forward, round_trip);
-    const double product = (micro_batches - 1) * work + latency * price;
-    visit(k, std::max(plan_value(latency + (micro_batches - 1) * bottleneck, price), plan_value.of_product(product)),
-          bottleneck);
+    const double latency = std::max(rear.time.exposed + forward, round_trip);
+    const double filling = is_1f1b ? round_trip : latency;
+    double step = std::max(latency, filling + times * bottleneck);
+    double product = times * work + filling * price;
+    if (is_1f1b) {
+      step = std::max({step, (further + 1) * bottleneck, rear.time.exposed_makespan + forward,
+                       rear.time.makespan + front[kRoundTrip * count + k]});
+      if (longest <= before) {  // the front has a longer stage, or a transfer that takes longer
+        const double staying = (further + 1) * before;
+        double waiting = front[kHalf * count + k] + staying + rear.time.round_trip - behind * before / 2;
+        if (behind + static_cast<double>(most_stages) <= further) {
+          waiting = std::max(waiting, front[kWhole * count + k] + staying + 2 * rear.time.round_trip - behind * before);
+        }
+        step = std::max(step, std::min(waiting, round_trip + further * before));
+      }
+      product = std::max(product, (further + 1) * work);
+    }
+    const double value = std::max(plan_value(step, price), plan_value.of_product(product));
+    const double guess = plan_value(std::max(step, filling + further * bottleneck), price);
+    visit(k, value, std::max(value, guess), bottleneck);
   }
 }
 
 PipelineBounds::Bound PipelineBounds::bound(int cut, int kind, const Cell& cell, const Rear& rear,
-                                            std::span<const Run> runs, const PlanValue& plan_value,
-                                            double cutoff) const {
+                                            std::int64_t most_stages, const PlanValue& plan_value) const {
   Bound bound;
   for (std::size_t g = 0; g < views_.size(); ++g) {
     const View& view = views_[g];
     Bound here{kInfinity, kInfinity};
     const double* front = cut == stages_.layers() ? view.whole.data() : &view.table[place(view, cut, kind, cell[g])];
-    complete(front, rear, runs, plan_value, [&](std::size_t, double value, double bottleneck) {
+    complete(front, rear, most_stages, plan_value, [&](std::size_t, double value, double estimate, double) {
       here.value = std::min(here.value, value);
-      if (value < cutoff) here.bottleneck = std::min(here.bottleneck, bottleneck);
+      here.estimate = std::min(here.estimate, estimate);
     });
     bound.value = std::max(bound.value, here.value);
-    bound.bottleneck = std::max(bound.bottleneck, here.bottleneck);
+    bound.estimate = std::max(bound.estimate, here.estimate);
   }
   return bound;
 }
@@ -299,12 +316,13 @@ PipelineBounds::Range PipelineBounds::range(const PlanValue& plan_value, double 
   Range range{0, kInfinity};
   for (const View& view : views_) {
     Range here{kInfinity, 0};
-    complete(view.whole.data(), Rear{}, {}, plan_value, [&](std::size_t k, double value, double bottleneck) {
-      if (value < cutoff) {
-        here.low = std::min(here.low, bottleneck);
-        here.high = thresholds_[k];
-      }
-    });
+    complete(view.whole.data(), Rear{}, stages_.layers(), plan_value,
+             [&](std::size_t k, double value, double, double bottleneck) {
+               if (value < cutoff) {
+                 here.low = std::min(here.low, bottleneck);
+                 here.high = thresholds_[k];
+               }
+             });
     range.low = std::max(range.low, here.low);
     range.high = std::min(range.high, here.high);
   }

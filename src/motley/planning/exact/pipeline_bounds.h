@@ -4,13 +4,15 @@
 // The rear of a plan is decided from the last layer backwards; the layers before a cut are open. For a ladder of
 // thresholds w_1 < ... < w_K = infinity, a dynamic program over (cut, kind of the stage behind it, devices left) finds
 // the least forward time, round trip and price of any front whose stages and transfers all stay within w_k. A plan's
-// bottleneck W lies between two thresholds, w_{k-1} < W <= w_k, so that its step is at least what the front takes at
-// w_k plus (m - 1) max(w_{k-1}, W of the rear); the least of that over k bounds all plans. A ladder that is fine where
-// the optimum may lie makes the bound tight, since there the trade of latency against rate is nearly resolved.
+// longest stage w lies between two thresholds, w_{k-1} < w <= w_k, so that its step is at least what w_{k-1} of a stage
+// of the front and the sums at w_k lead to; the least of that over k bounds all plans. A ladder that is fine where the
+// optimum may lie makes the bound tight, since there the trade of latency against rate is nearly resolved.
 //
-// Under 1F1B every run of stages, there and back, must fit into W times its stages. What a run exceeds that by is its
-// excess; of the runs that end with a front's last stage, the greatest excess is what the front brings to the runs that
-// go on into the rear. The least of it over all fronts whose own runs have none is one more such table.
+// Under GPipe w is that of the forward and that of the backward passes together, and a step is at least its fill and
+// drain, F, and (m - 1) w. Under 1F1B (RearTime) a stage behind a front that takes A there and back, with d stages
+// behind it that take R, makes a step of at least A + m w + R - d w / 2, as it waits for the first or the last
+// micro-batch to come back, and where there are fewer stages than micro-batches, A + m w + 2 R - d w, as it waits for
+// both. The least of both over all fronts with such a stage are two more such tables.
 #pragma once
 
 #include <algorithm>
@@ -80,27 +82,12 @@ class PipelineStages {
 
 // The rear of a plan: the stages from one on to the last.
 struct Rear {
-  double exposed = 0;     // max over its stages of: forward way to the stage, its round trip, its exchange
-  double round_trip = 0;  // sum of f + g + 2 c
-  // 1F1B: W of these stages, and 0. GPipe: the longest of the forward pass, and of the backward pass.
-  double bottleneck = 0;
-  double bottleneck_back = 0;
+  RearTime time;            // GPipe: `exposed`, `round_trip` and `stages` of it
+  double longest = 0;       // 1F1B: of its stages, forward and backward. GPipe: the longest of the forward pass
+  double longest_back = 0;  // GPipe: of the backward pass
   double price = 0;         // an hour
-  double work = 0;          // sum of (f + g) price: no more than W times the plan's price
-  std::int64_t stages = 0;  // where there are more than micro-batches, as many as those
+  double work = 0;          // sum of (f + g) price: no more than `longest` times the plan's price
 };
-
-// A run of stages that begins with the first of a rear: seconds there and back.
-struct Run {
-  double seconds = 0;
-  double stages = 0;
-};
-// The greatest excess of runs at a pace.
-inline double excess(std::span<const Run> runs, double pace) {
-  double most = -kInfinity;
-  for (const Run& run : runs) most = std::max(most, run.seconds - run.stages * pace);
-  return most;
-}
 
 // Value of a plan with that step and price; infinity where they are not allowed. Grows with both.
 struct PlanValue {
@@ -135,19 +122,19 @@ class PipelineBounds {
   Cell without(Cell cell, const Kind& kind) const;
 
   struct Bound {
-    double value = 0;       // no completed plan below `cutoff` has a value below this
-    double bottleneck = 0;  // nor a bottleneck below this
+    double value = 0;     // no completed plan has a value below this
+    double estimate = 0;  // a guess of the best, no less than that
   };
-  // For a rear that begins at `cut` with a stage of that kind; at the last cut nothing is decided yet. runs: under
-  // 1F1B, the rear's.
-  Bound bound(int cut, int kind, const Cell& cell, const Rear& rear, std::span<const Run> runs,
-              const PlanValue& plan_value, double cutoff) const;
+  // For a rear that begins at `cut` with a stage of that kind; at the last cut nothing is decided yet. most_stages:
+  // that may come before it.
+  Bound bound(int cut, int kind, const Cell& cell, const Rear& rear, std::int64_t most_stages,
+              const PlanValue& plan_value) const;
 
-  // The bottlenecks that plans with a value below cutoff may have.
+  // The longest stages that plans with a value below cutoff may have.
   Range range(const PlanValue& plan_value, double cutoff) const;
 
  private:
-  enum Sum { kForward, kRoundTrip, kPrice, kWork, kExcess, kSums };
+  enum Sum { kForward, kRoundTrip, kPrice, kWork, kHalf, kWhole, kSums };
   // Counts of devices left, where the types of a pool are counted together, as if each could stand for the others:
   // that only makes the bound lower.
   struct View {
@@ -163,9 +150,9 @@ class PipelineBounds {
   std::size_t place(const View& view, int cut, int kind, std::size_t cell) const {
     return ((index(cut) * index(stages_.kind_count()) + index(kind)) * view.cells + cell) * block();
   }
-  // Calls visit(threshold, value, bottleneck) for every threshold within which the rear can be completed.
+  // Calls visit(threshold, value, estimate, bottleneck) for every threshold within which the rear can be completed.
   template <class Visit>
-  void complete(const double* front, const Rear& rear, std::span<const Run> runs, const PlanValue& plan_value,
+  void complete(const double* front, const Rear& rear, std::int64_t most_stages, const PlanValue& plan_value,
                 Visit visit) const;
 
   const PipelineStages& stages_;

@@ -67,6 +67,9 @@ void fields(Archive& archive, PlanInFile& file) {
   archive.required("model", plan.model);
   archive.required("layers", plan.layers,
                    {kNotEmpty, "The names of all layers of the model, in order; no two are equal."});
+  archive.optional("merged_from", plan.merged_from,
+                   "Layers of the model, where those of the plan are blocks that were merged from more. None: they are "
+                   "the model's own.");
   archive.optional("parameter_shapes", plan.parameter_shapes,
                    "Of each layer the shapes of its parameters, such as '24x5, 24'; a model with others is refused. "
                    "None: not known.");

@@ -62,6 +62,7 @@ struct Measured {
 struct Plan {
   std::string model;
   std::vector<std::string> layers;            // names, so that a plan of another model is noticed
+  std::optional<int> merged_from = {};        // layers of the model, where those of the plan are merged from more
   std::vector<std::string> parameter_shapes;  // of each layer, so that one of another width is, too; none: not known
   std::int64_t batch = 1;                     // samples of a step
   std::int64_t micro_batches = 1;             // batch is cut into this many

@@ -185,6 +185,24 @@ class Repartition {
     return cost;
   }
 
+  // Of the exchange, after the last backward of the slowest worker.
+  double exposed_seconds(const std::vector<int>& workers, int first, int last) const {
+    const double exchange = gradient_sync_seconds(gradient_sync_, over(parameter_bytes_, first, last),
+                                                  static_cast<double>(workers.size()), slowest_link(problem_, workers));
+    if (exchange == 0) return 0;
+    const std::vector<double> samples = shares(workers, first, last);
+    double longest = 0;  // backward
+    double last_end = 0;
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      if (samples[i] == 0) continue;
+      const PipelineStage stage = pipeline_stage(problem_, first, last, workers[i], -1, 0, 1);
+      const double own = backward(workers[i], first, last).at(samples[i]);
+      longest = std::max(longest, own);
+      last_end = std::max(last_end, own + stage.exposed_seconds(exchange, stage.samples / samples[i]));
+    }
+    return std::max(0.0, last_end - longest);
+  }
+
   double seconds(const std::vector<int>& workers, int first, int last) const {
     const StageCost cost = compute_cost(workers, first, last);
     return cost.forward_seconds + cost.backward_seconds;
@@ -248,9 +266,7 @@ class Repartition {
       if (!uses_all(arrangement, s) || !fits_memory(arrangement, s)) return kInfinity;
       const int first = arrangement.begin[s], end = arrangement.begin[s + 1];
       stages.push_back(compute_cost(arrangement.workers[s], first, end - 1));
-      stages.back().gradient_sync_seconds = gradient_sync_seconds(
-          gradient_sync_, over(parameter_bytes_, first, end - 1), static_cast<double>(arrangement.workers[s].size()),
-          slowest_link(problem_, arrangement.workers[s]));
+      stages.back().exposed_sync_seconds = exposed_seconds(arrangement.workers[s], first, end - 1);
       if (s + 1 < arrangement.workers.size()) {
         stages.back().transfer_seconds = transfer_seconds(arrangement.workers[s], arrangement.workers[s + 1], end);
       }

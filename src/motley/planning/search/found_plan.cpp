@@ -108,10 +108,14 @@ Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& r
   for (const StageChoice& stage : best) used[index(stage.type)] += stage.replicas;
   Request part = request;
   part.seconds = request.seconds / (2 * static_cast<double>(problem.type_count()));
+  const double end = request.clock.now() + request.seconds;
+  double longest = 0;  // of a type's two answers, so far
   std::vector<Marginal> all;
   for (int type = 0; type < problem.type_count(); ++type) {
     const std::int64_t own = used[index(type)];
     if (own == 0) continue;
+    const double begin = request.clock.now();
+    if (begin + longest >= end) break;
     Marginal marginal{.type = type, .used = own, .one_more = {}, .one_fewer = {}};
     const auto with_count = [&](std::int64_t count) -> Result<Marginal::Change> {
       const auto value = static_cast<double>(count);
@@ -126,6 +130,7 @@ Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& r
       marginal.one_more = {best_with_one_more(problem, request.objective, best, type), true};
     }
     all.push_back(std::move(marginal));
+    longest = std::max(longest, request.clock.now() - begin);
   }
   return all;
 }

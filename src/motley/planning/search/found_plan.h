@@ -30,7 +30,7 @@ struct Marginal {
   Change one_fewer;  // of the plans that use fewer than this one
 };
 // One for each type that the best candidate uses, of which a planner is asked up to twice: a request's time limit is
-// shared out among all. Errors: those of the planner.
+// shared out among all, and the types for which no time is left have none. Errors: those of the planner.
 Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& request, const Candidate& best);
 
 enum class Quantity {

@@ -1,9 +1,10 @@
 // PipeDream's dynamic program, its objective's exact optimum, and the planner "pipedream" (see pipedream.h).
 //
 // The planner plans for equal machines, as the original does: for every device type on its own, and every number of its
-// devices, it takes PipeDream's plan of the chain of layers for one micro-batch, with PipeDream's own replicas. All of
-// these plans are valued under the problem's cost model and objective, and the best is the answer. Under kHeterps,
-// where neighbouring stages of one type are one stage, what remains of it is the best single type.
+// devices, it takes PipeDream's plan of the chain of layers for one micro-batch, with PipeDream's own replicas, the
+// gradient synchronisation being shared out among the micro-batches of a step. All of these plans are valued under the
+// problem's cost model and objective, and the best is the answer. Under kHeterps, where neighbouring stages of one type
+// are one stage, what remains of it is the best single type.
 #include "motley/planning/search/pipedream.h"
 
 #include <algorithm>
@@ -87,7 +88,8 @@ PipedreamStates chain_states(const Problem& problem, int type) {
     if (layer < problem.layer_count()) {
       const LayerOnType& on_type = problem.at(layer, type);
       seconds += on_type.forward.at(samples) + on_type.backward.at(samples);
-      parameter_bytes += problem.layer(layer).parameter_bytes;
+      // Gradients are exchanged once a step, of which a micro-batch carries its part.
+      parameter_bytes += problem.layer(layer).parameter_bytes / static_cast<double>(problem.micro_batches);
     }
   }
   return states;

@@ -23,6 +23,7 @@ class Search {
   double consider(const Candidate& candidate);
   double consider(const Candidate& candidate, Evaluation evaluation);  // evaluated already
   bool over();                                                         // a limit is reached or a stop was asked for
+  double seconds() const { return request_.clock.now() - start_; }     // since it began
   double best() const { return best_value_; }  // value of the best candidate; infinity while there is none
   Answer answer() const;
 

@@ -122,59 +122,6 @@ Result<std::vector<TypedStage>> typed_stages(const Problem& problem, const Plan&
   return stages;
 }
 
-// One micro-batch on one device that takes `samples` of it.
-DeviceState find_device(const Problem& problem, const Stage& stage, int type, double samples) {
-  DeviceState device;
-  device.update_seconds = problem.type(type).step_seconds;
-  double forward = 0, backward = 0, sparse_bytes = 0;
-  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-    forward += problem.at(layer, type).forward.at(samples);
-    backward += problem.at(layer, type).backward.at(samples);
-    sparse_bytes += problem.layer(layer).sparse_bytes * samples;
-    device.update_seconds += problem.at(layer, type).update_seconds;
-  }
-  const double sparse = sparse_bytes / problem.type(type).bytes_per_second;
-  device.forward_seconds = forward + sparse;
-  device.backward_seconds = backward + (stage.recompute ? forward : 0) + sparse;
-  return device;
-}
-
-double parameter_bytes(const Problem& problem, const Stage& stage) {
-  double bytes = 0;
-  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-    bytes += problem.layer(layer).parameter_bytes;
-  }
-  return bytes;
-}
-
-// What is left of a stage's exchange when its last backward pass ends. Gradients are exchanged in buckets, from the
-// last layer on; each begins once all layers in it are done and the one before it has been exchanged. So it is the
-// largest, over the buckets, of what the exchange of it and of all after it takes, less the computation of the layers
-// before those in it.
-double exposed_seconds(const Problem& problem, const Stage& stage, int type, double samples, double gradient_sync,
-                       const Options& options) {
-  const double bytes = parameter_bytes(problem, stage);
-  double computing = 0;  // of the layers that are not done yet
-  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-    computing += problem.at(layer, type).backward.at(samples);
-  }
-  if (bytes == 0 || gradient_sync == 0) return gradient_sync;
-  double exposed = 0;
-  double done = 0;     // bytes of the layers that are done
-  double started = 0;  // of the buckets that have begun
-  for (int layer = stage.last_layer; layer >= stage.first_layer; --layer) {
-    done += problem.layer(layer).parameter_bytes;
-    computing -= problem.at(layer, type).backward.at(samples);
-    const double bucket = started == 0 ? options.first_bucket_bytes : options.bucket_bytes;
-    if (done == started || (done - started < bucket && layer > stage.first_layer)) continue;
-    exposed = std::max(exposed, gradient_sync * (bytes - started) / bytes - computing);
-    // Buckets that are full begin at once, one after another; what is left over waits for the next layer.
-    const double full = std::floor((done - started - bucket) / options.bucket_bytes);
-    started = layer == stage.first_layer ? done : started + bucket + std::max(0.0, full) * options.bucket_bytes;
-  }
-  return exposed;
-}
-
 // The transfer of `bytes` between two stages either way takes as long as on the slowest link between their types.
 struct Crossing {
   double seconds = 0;
@@ -244,23 +191,29 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
     state.warm_up = count_warm_up(plan.schedule, s, stage_count, plan.micro_batches);
     state.activations = s == 0 ? plan.micro_batches : 0;
     state.gradients = s + 1 == stage_count ? plan.micro_batches : 0;
+    std::vector<PipelineStage> times;  // of each group
+    for (const int type : typed[s].types) {
+      times.push_back(pipeline_stage(problem, stage.first_layer, stage.last_layer, type, -1, static_cast<int>(s),
+                                     static_cast<int>(stage_count)));
+    }
     const double gradient_sync =
-        gradient_sync_seconds(stage.gradient_sync, parameter_bytes(problem, stage), static_cast<double>(typed[s].count),
+        gradient_sync_seconds(stage.gradient_sync, times.front().parameter_bytes, static_cast<double>(typed[s].count),
                               slowest_link(problem, typed[s].types));
     MOTLEY_TRY(check_finite(gradient_sync, s, "gradient-sync"));
     std::vector<std::pair<double, double>> exposed;  // of each group: its backward pass, and what is left after that
     for (std::size_t group = 0; group < stage.replicas.size(); ++group) {
       const Replicas& replicas = stage.replicas[group];
-      const int type = typed[s].types[group];
-      const double share = samples * replicas.share;
-      DeviceState device = find_device(problem, stage, type, share);
+      const double k = times[group].samples / (samples * replicas.share);  // as if all were like this one
+      DeviceState device;
+      device.forward_seconds = times[group].forward_seconds(k);
+      device.backward_seconds = times[group].backward_seconds(k, stage.recompute);
+      device.update_seconds = times[group].update_seconds;
       MOTLEY_TRY(check_finite(device.forward_seconds, s, "forward pass"));
       MOTLEY_TRY(check_finite(device.backward_seconds, s, "backward pass"));
       device.stage = static_cast<int>(s);
       device.type = replicas.type;
       state.update_seconds = std::max(state.update_seconds, device.update_seconds);
-      exposed.emplace_back(device.backward_seconds,
-                           exposed_seconds(problem, stage, type, share, gradient_sync, options));
+      exposed.emplace_back(device.backward_seconds, times[group].exposed_seconds(gradient_sync, k));
       for (std::int64_t i = 0; i < replicas.count; ++i) {
         device.replica = static_cast<int>(setup.devices.size()) - state.first_device;
         setup.devices.push_back(device);
@@ -281,9 +234,9 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
       const int here = static_cast<int>(s), next = here + 1;
       state.transfer_seconds = seconds;
       // Between devices of one type, the two directions are told apart by the way through the pipeline.
-      state.link_to_next = link_number(options.links_contended ? std::array{from, to, 0} : std::array{here, next, 0});
+      state.link_to_next = link_number(options.shared_links ? std::array{from, to, 0} : std::array{here, next, 0});
       state.link_from_next =
-          link_number(options.links_contended ? std::array{to, from, from == to ? 1 : 0} : std::array{next, here, 0});
+          link_number(options.shared_links ? std::array{to, from, from == to ? 1 : 0} : std::array{next, here, 0});
     }
     setup.stages.push_back(state);
   }

@@ -1,5 +1,5 @@
-// A plan replayed event by event: the timeline that it should have, with contended links, heterogeneous replicas and
-// stragglers, where the cost model has only a formula.
+// A plan replayed event by event: the timeline that it should have, with heterogeneous replicas, stragglers, jitter and
+// shared links, where the cost model has only a step's time.
 //
 // A step cuts the batch into micro-batches of u samples. Every replica of a stage computes its share of each, one
 // micro-batch at a time, in the order that the schedule gives its stage, as soon as its own work before and its inputs
@@ -51,16 +51,12 @@ struct Straggler {
 struct Options {
   std::vector<Straggler> stragglers;
   // A link, in each direction, carries one transfer at a time; those that are ready meanwhile wait in the order in
-  // which they became so. Contended: all stages between the same two types share one link, as the devices of two nodes
-  // do; of several types, those whose link is the bottleneck. Else every stage has its own to its neighbours, as in the
-  // cost model.
-  bool links_contended = true;
-  bool gradient_sync_overlaps = true;  // false: begins when the last backward is done, as in the cost model
-  // Of gradients that are exchanged together, where it overlaps: those of the first layers that are done, and of
-  // others. As motley train has them by default (gradient_sync.bucket_size).
-  double first_bucket_bytes = 1e6;
-  double bucket_bytes = 4e6;
-  double jitter = 0;  // relative standard deviation of computation times (log-normal, mean 1)
+  // which they became so. Every stage has its own to its neighbours, as in the cost model. Shared: all stages between
+  // the same two types have one, as where all devices of a type are behind one network interface; of several types,
+  // those whose link is the bottleneck.
+  bool shared_links = false;
+  bool gradient_sync_overlaps = true;  // as in the cost model; false: begins when the last backward is done
+  double jitter = 0;                   // relative standard deviation of computation times (log-normal, mean 1)
   std::uint64_t seed = 0;
   bool keep_events = true;  // false: only the sums
 };
