@@ -157,6 +157,7 @@ class Planning(unittest.TestCase):
         out, error = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, error)
         self.assertIn("resnet101: highest throughput, by exact", out)
+        self.assertIn("interrupted: this is the best plan so far", out)
         self.assertTrue((self.folder / "plan.json").exists())
 
 

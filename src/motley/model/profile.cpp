@@ -327,6 +327,12 @@ std::string describe(const Noise& noise) {
                             100 * noise.drift);
 }
 
+bool is_too_noisy(const Noise& noise) {
+  constexpr double kMost = 0.2;
+  return noise.others_fraction + noise.stolen_fraction > kMost || noise.pass_spread > kMost ||
+         std::abs(noise.drift) > kMost;
+}
+
 Profile coarsen(const Profile& profile, int most) {
   std::vector<double> work(profile.graph.layers.size(), 0.0);
   for (const DeviceProfile& device : profile.devices) {

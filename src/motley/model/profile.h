@@ -136,6 +136,9 @@ Profile without_step_layer(Profile profile);
 std::string describe_overheads(const Profile& profile, const DeviceProfile& device);
 // "load average 1.9, other processes took 31 % of the processors' time, passes spread by 4.1 % and drifted by +2 %".
 std::string describe(const Noise& noise);
+// Whether times that were measured meanwhile are to be measured again: others took a fifth of the processors' time, or
+// passes spread or drifted by as much.
+bool is_too_noisy(const Noise& noise);
 
 // The profile of the coarsened graph, whose work is the seconds of all devices together; times are summed.
 Profile coarsen(const Profile& profile, int most);

@@ -205,7 +205,11 @@ Rows alternative_rows(const FoundPlan& view) {
 }
 
 // What is said of alternatives where there are none.
-std::string no_alternatives() {
+std::string no_alternatives(const FoundPlan& view) {
+  if (view.is_interrupted) {
+    return "interrupted: this is the best plan so far; what comes near it and what other devices would change was not "
+           "looked for";
+  }
   return fmt::format("no other plan that was looked at comes within {} of it", format_percent(planning::kNear, 0));
 }
 
@@ -377,7 +381,7 @@ std::string plan_text(const FoundPlan& view) {
       fmt::format("{}{}\n  {}\n  {}\n", view.measuring ? "" : "  ", summary_line(view),
                   planning::describe_bottleneck(view.problem, view.plan, view.evaluation), describe_uncertainty(view));
   if (view.alternatives.empty()) {
-    text += fmt::format("  {}\n", no_alternatives());
+    text += fmt::format("  {}\n", no_alternatives(view));
   } else {
     text += "\nalternatives:\n";
     for (std::size_t i = 0; i < view.alternatives.size(); ++i) {
@@ -427,7 +431,7 @@ std::string headline_tiles(const FoundPlan& view) {
 std::string choice_card(const FoundPlan& view) {
   const std::string bottleneck = planning::describe_bottleneck(view.problem, view.plan, view.evaluation);
   return card("Why this plan", escape(as_sentence(bottleneck) + " " + as_sentence(describe_uncertainty(view))),
-              view.alternatives.empty() ? "<p class=\"hint\">" + escape(as_sentence(no_alternatives())) + "</p>"
+              view.alternatives.empty() ? "<p class=\"hint\">" + escape(as_sentence(no_alternatives(view))) + "</p>"
                                         : text_table(alternative_rows(view)),
               true);
 }

@@ -245,17 +245,35 @@ std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder, co
   return methods;
 }
 
+// A search that had no time to prove its answer may have left a better neighbour of it: that is then the answer.
+void find_alternatives(const std::vector<planning::Rival>& rivals, const Deadline& deadline,
+                       planning::FoundPlan& found) {
+  planning::Answer& answer = found.answer;
+  const auto look = [&] {
+    return planning::find_alternatives(found.problem, found.objective, *answer.best, answer.evaluation, rivals);
+  };
+  found.alternatives = look();
+  while (!found.measuring && !found.alternatives.empty() && found.alternatives.front().worse < 0) {
+    const planning::Alternative better = found.alternatives.front();
+    answer.best = better.candidate;
+    answer.evaluation = better.evaluation;
+    found.problem.micro_batches = better.plan.micro_batches;
+    found.alternatives = deadline.passed() ? std::vector<planning::Alternative>{} : look();
+  }
+}
+
 // What stands beside a plan whose stages have one type each. The exact method, which is asked for one device more or
 // fewer, may not bear the problem, in which the answer's own method has found a plan: then that is left out.
 void explain_answer(const PlanFinder& finder, const std::vector<planning::Rival>& rivals, const Deadline& deadline,
                     planning::FoundPlan& found) {
+  found.is_interrupted = finder.stop.stop_requested();
+  if (found.is_interrupted) return;
+  find_alternatives(rivals, deadline, found);
   const planning::Candidate& best = *found.answer.best;
-  found.alternatives =
-      planning::find_alternatives(found.problem, found.objective, best, found.answer.evaluation, rivals);
   if (found.measuring || deadline.passed()) return;
   planning::Request brief = make_request(finder, found.problem);
   brief.seconds = std::min(deadline.remaining(), kMaxMarginalSeconds);
-  found.marginals = planning::marginals({"exact", planning::plan_exact}, brief, best).value_or({});
+  found.marginals = planning::marginals({"exact", planning::plan_exact}, brief, best).value_or(std::vector<planning::Marginal>());
 }
 
 // Of the best plan of all layers, where the answer is one of merged layers: what the exact method proves in what is
@@ -328,8 +346,11 @@ Status mix_stages(const PlanFinder& finder, planning::FoundPlan& found) {
     MOTLEY_ASSIGN(planning::Evaluation evaluation, replayed(plan));
     const std::string reason =
         planning::explain_loss(found.problem, found.objective, plan, evaluation, found.plan, found.evaluation);
-    found.alternatives.push_back(
-        {plan, std::move(evaluation), worse, is_answer ? "the best with stages of one type each: " + reason : reason});
+    found.alternatives.push_back({plan,
+                                  {},
+                                  std::move(evaluation),
+                                  worse,
+                                  is_answer ? "the best with stages of one type each: " + reason : reason});
   }
   found.problem.micro_batches = found.plan.micro_batches;
   return compare_mixed_counts(finder, found);
@@ -352,16 +373,14 @@ Result<planning::FoundPlan> describe_answer(const PlanFinder& finder, Solved sol
                             .marginals = {},
                             .what_ifs = {},
                             .methods = {}};
+  const bool is_mixing = finder.question.heterogeneous_stages;
+  if (!is_mixing) explain_answer(finder, solved.rivals, deadline, found);
   found.evaluation = found.answer.evaluation;
   found.plan =
       planning::to_plan(found.problem, *found.answer.best, found.evaluation, found.objective, finder.question.method);
   if (found.answer.bound > 0) found.plan.bound = found.answer.bound;
   if (measuring) found.plan.measured = measuring->best;
-  if (finder.question.heterogeneous_stages) {
-    MOTLEY_TRY(mix_stages(finder, found));
-  } else {
-    explain_answer(finder, solved.rivals, deadline, found);
-  }
+  if (is_mixing) MOTLEY_TRY(mix_stages(finder, found));
   found.uncertainty = planning::find_uncertainty(found.problem, found.objective, found.plan, found.alternatives);
   if (found.uncertainty) {
     found.plan.predicted.step_seconds_low = found.uncertainty->low;

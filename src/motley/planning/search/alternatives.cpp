@@ -136,6 +136,7 @@ std::vector<Alternative> find_alternatives(const Problem& problem, const Objecti
     const auto known = found.find(assignment(candidate));
     if (known != found.end() && known->second.worse <= worse) return;
     Alternative one{.plan = to_plan(its_problem, candidate, its, objective, ""),
+                    .candidate = candidate,
                     .evaluation = std::move(its),
                     .worse = worse,
                     .reason = ""};

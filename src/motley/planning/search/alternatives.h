@@ -13,6 +13,7 @@ namespace motley::planning {
 
 struct Alternative {
   Plan plan;
+  Candidate candidate = {};  // the plan in numbers, where each of its stages has one type
   Evaluation evaluation;
   double worse = 0;    // its value over that of the plan, less 1
   std::string reason;  // why it lost, in a sentence

@@ -86,6 +86,8 @@ struct FoundPlan {
   Plan plan;              // that is written: the answer, or what it led to with stages that mix types
   Evaluation evaluation;  // of that plan
   bool is_mixed = false;  // the plan is not the answer, and its step was replayed
+  // The search was stopped, and this is the best that it had found; what stands beside it was not looked for.
+  bool is_interrupted = false;
   std::vector<Alternative> alternatives;
   std::optional<Uncertainty> uncertainty;
   std::optional<Measuring> measuring;
