@@ -356,5 +356,13 @@ TEST(Profile, CoarseningSumsTimes) {
   }
 }
 
+TEST(Profile, SaysWhenItIsToBeMeasuredAgain) {
+  EXPECT_FALSE(is_too_noisy({.pass_spread = 0.05, .drift = -0.05, .load_average = 3, .others_fraction = 0.1}));
+  EXPECT_TRUE(is_too_noisy({.others_fraction = 0.15, .stolen_fraction = 0.1}));
+  EXPECT_TRUE(is_too_noisy({.pass_spread = 0.4}));
+  EXPECT_TRUE(is_too_noisy({.drift = -0.3}));
+  EXPECT_TRUE(is_too_noisy({.drift = 2.1}));
+}
+
 }  // namespace
 }  // namespace motley::model

@@ -170,7 +170,13 @@ fs::path default_run_folder(const train::Job& job, const train::Role& role) {
   }
   if (role.launcher == "hosts" && role.rank > 0) suffix += fmt::format("-rank-{}", role.rank);
   for (char& c : suffix) c = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' ? c : '-';
-  return fs::path("runs") / (job.name + "-" + suffix);
+  const fs::path folder = fs::path("runs") / (job.name + "-" + suffix);
+  fs::path free = folder;
+  // Two in one second.
+  for (int number = 2; role.launcher == "none" && fs::exists(free); ++number) {
+    free = fmt::format("{}-{}", folder.string(), number);
+  }
+  return free;
 }
 
 // `auto` never starts over where a checkpoint is, not even where all are damaged: that is an error.
@@ -183,7 +189,12 @@ bool resumes(const TrainRequest& request) {
 Result<train::Job> effective_job(const TrainRequest& request, bool resume) {
   if (!request.job.file.empty()) return read_job(request.job);
   if (resume) {
-    return read_job({train::RunDirectory(request.run_directory).job_file().string(), request.job.flags});
+    const train::RunDirectory run(request.run_directory);
+    if (!fs::exists(run.job_file())) {
+      return fail(ErrorCode::kInvalidInput, "--run-directory: '{}' holds no run to go on with; accepted: a run's folder",
+                  request.run_directory);
+    }
+    return read_job({run.job_file().string(), request.job.flags});
   }
   return fail(ErrorCode::kInvalidInput, "JOB: a job file is needed, such as examples/fashion-mnist/job.yaml");
 }
@@ -229,6 +240,7 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
   if (role.rank == 0 && !role.is_newcomer) {
     MOTLEY_TRY(train::check_inputs(resolved));
     MOTLEY_ASSIGN(lock, run.prepare(resume, request.overwrite));
+    view.print(fmt::format("run: {}", run.folder().string()));
   }
   bool writes = false;
   Status status = train::train_as_rank(resolved, run, role, request.hosts, resume, writes);
@@ -292,6 +304,7 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
   } else {
     MOTLEY_ASSIGN(job, train::prepare_job(std::move(job)));
   }
+  const bool is_new = !fs::exists(run.folder());
   MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(resume, request.overwrite));
   const auto launch = [&]() -> Status {
     if (plans) {
@@ -312,7 +325,14 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
     if (!compared.empty()) view.print("plan: " + compared);
     return {};
   };
-  return conclude(run, request.rows, launch(), view);
+  Status status = launch();
+  const bool is_refused = !status && status.error().code == ErrorCode::kInvalidInput && !fs::exists(run.run_file());
+  if (is_new && is_refused) {  // nothing has been trained: what was written is of no use
+    std::error_code ignored;
+    fs::remove_all(run.folder(), ignored);
+    return status;
+  }
+  return conclude(run, request.rows, std::move(status), view);
 }
 
 Status follow_launcher() {
