@@ -65,6 +65,54 @@ TEST_F(PlanningInputTest, ADocumentTakesTheFilesPlace) {
   EXPECT_THAT(planning_data(input).error().message, testing::StartsWith("offers"));
 }
 
+// Two branches that meet again, for minibatches of 8.
+constexpr const char* kPipedream =
+    "node1 -- Conv2d(3, 4) -- forward_compute_time=8.0, backward_compute_time=16.0, activation_size=64.0, "
+    "parameter_size=40.0\n"
+    "\tnode1 -- node2\n\tnode1 -- node3\n"
+    "node2 -- ReLU() -- forward_compute_time=1.0, backward_compute_time=1.0, activation_size=64.0, parameter_size=0.0\n"
+    "\tnode2 -- node4\n"
+    "node3 -- ReLU() -- forward_compute_time=2.0, backward_compute_time=2.0, activation_size=64.0, parameter_size=0.0\n"
+    "\tnode3 -- node4\n"
+    "node4 -- Add -- forward_compute_time=0.0, backward_compute_time=0.0, activation_size=64.0, parameter_size=0.0\n";
+
+TEST_F(PlanningInputTest, PipedreamsProfilesAreOfTheClustersOneType) {
+  PlanningInput input = input_with_cluster("");
+  input.model = "";
+  input.profile = "graph.txt";
+  input.documents = {{"graph.txt", kPipedream}};
+  EXPECT_THAT(planning_data(input).error().message, HasSubstr("(--profile-batch-size)"));
+  input.profile_batch_size = 8;
+  const auto problems = planning_problems(input, warn_);
+  ASSERT_TRUE(problems) << problems.error().message;
+  const planning::Problem& problem = problems->front();
+  EXPECT_EQ(problem.types.front().name, "cpu");
+  ASSERT_EQ(problem.layer_count(), 4);
+  EXPECT_NEAR(problem.at(0, 0).forward.at(1), 1e-3, 1e-12);
+  // Between the branches both ways are cut: that of the first node's output, and that of the second's.
+  EXPECT_EQ(problem.cut_bytes[2], 16);
+  EXPECT_EQ(problem.merged_from, 0);
+
+  input.documents["offers"] =
+      "version: 2\ndevice_types:\n  - {name: a, kind: cpu, count: 1}\n  - {name: b, kind: cpu, count: 1}\n";
+  input.cluster = "offers";
+  EXPECT_THAT(planning_data(input).error().message, HasSubstr("the cluster has 2: a, b"));
+}
+
+TEST_F(PlanningInputTest, MergedLayersAreSaid) {
+  PlanningInput input = input_with_cluster(kSpeed);
+  const auto whole = planning_problems(input, warn_);
+  ASSERT_TRUE(whole) << whole.error().message;
+  const int layers = whole->front().layer_count();
+  EXPECT_EQ(whole->front().merged_from, 0);
+  input.max_layers = 5;
+  const auto merged = planning_problems(input, warn_);
+  ASSERT_TRUE(merged) << merged.error().message;
+  EXPECT_EQ(merged->front().layer_count(), 5);
+  EXPECT_EQ(merged->front().merged_from, layers);
+  EXPECT_THAT(warnings_, testing::Contains(HasSubstr("merged into 5 blocks")));
+}
+
 TEST_F(PlanningInputTest, MicroBatchesArePowersOfTwoUnlessGiven) {
   PlanningInput input = input_with_cluster(kSpeed);
   input.batch = 9;

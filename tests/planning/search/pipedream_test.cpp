@@ -11,6 +11,7 @@
 
 #include "motley/base/random.h"
 #include "motley/model/profile.h"
+#include "motley/planning/search/planner.h"
 
 namespace motley::planning {
 namespace {
@@ -216,6 +217,26 @@ TEST(PipedreamGraph, RefusesAProfileWithoutDevice) {
   const auto graph = pipedream_graph(profile, 1e9);
   ASSERT_FALSE(graph);
   EXPECT_THAT(graph.error().message, HasSubstr("has no device"));
+}
+
+// A step exchanges gradients once, however many micro-batches it has: two replicas then pay.
+TEST(PipedreamPlanner, CountsGradientSynchronisationOnceAStep) {
+  Problem problem;
+  problem.model = "one";
+  problem.cost_model = CostModel::kPipeline;
+  problem.types = {{.name = "gpu", .count = 2, .bytes_per_second = 1e6}};
+  problem.links = {{.bytes_per_second = 1e6}};
+  problem.layers = {{.name = "layer", .parameter_bytes = 1e6}};
+  problem.table = {{.forward = {0, 0.1}, .backward = {0, 0.2}}};
+  problem.cut_bytes = {0, 0};
+  problem.batch = 64;
+  problem.micro_batches = 16;
+  const auto answer = plan_pipedream({.problem = problem, .objective = {.criterion = Criterion::kMinStepTime}});
+  ASSERT_TRUE(answer && answer->best);
+  ASSERT_EQ(answer->best->size(), 1u);
+  EXPECT_EQ(answer->best->front().replicas, 2);
+  // 64 samples at 0.3 s on two, and 1 MB once over a ring of two at 1 MB/s.
+  EXPECT_NEAR(answer->evaluation.step_seconds, 64 * 0.3 / 2 + 1, 1e-9);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "motley/app/train/find_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -273,19 +275,27 @@ void explain_answer(const PlanFinder& finder, const std::vector<planning::Rival>
   if (found.measuring || deadline.passed()) return;
   planning::Request brief = make_request(finder, found.problem);
   brief.seconds = std::min(deadline.remaining(), kMaxMarginalSeconds);
-  found.marginals = planning::marginals({"exact", planning::plan_exact}, brief, best).value_or(std::vector<planning::Marginal>());
+  auto marginals = planning::marginals({"exact", planning::plan_exact}, brief, best);
+  if (marginals) found.marginals = std::move(*marginals);
 }
 
 // Of the best plan of all layers, where the answer is one of merged layers: what the exact method proves in what is
-// left of the time. Less than what it bears: nothing.
+// left of the time, in every number of micro-batches; else nothing.
 void bound_unmerged(const PlanFinder& finder, const Deadline& deadline, planning::Answer& answer) {
   answer.proved = false;
   answer.bound = 0;
-  SearchLimits limits = finder.question.search;
-  limits.seconds = std::max(deadline.remaining(), (1 - kMethodPart) * limits.seconds) / 2;
-  const auto solved =
-      solve({"exact", planning::plan_exact}, finder.task.unmerged, finder.task.objective, limits, finder.stop);
-  if (solved) answer.bound = solved->answer.bound;
+  double bound = std::numeric_limits<double>::infinity();
+  auto left = static_cast<double>(finder.task.unmerged.size());
+  for (const planning::Problem& problem : finder.task.unmerged) {
+    if (deadline.passed() || planning::max_exact_layers(problem) < problem.layer_count()) return;
+    planning::Request request = make_request(finder, problem);
+    request.seconds = deadline.remaining() / (left + 1);
+    left -= 1;
+    const Result<planning::Answer> proved = planning::plan_exact(request);
+    if (!proved) return;
+    if (proved->best || !proved->proved) bound = std::min(bound, proved->bound);
+  }
+  if (std::isfinite(bound)) answer.bound = bound;
 }
 
 // What the best plan with stages that mix types would be with other counts of the types that it uses. Nothing is proved

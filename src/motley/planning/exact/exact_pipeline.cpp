@@ -100,8 +100,9 @@ class PipelineSearch {
     double additions = kFirstAdditions;
     if (!stages_.one_forward_one_backward()) compared_by_ = Comparison::kLeastTime;
     for (int width = kFirstWidth; !proved && width <= kLastWidth && !search_.over(); width *= kWidening) {
-      const PipelineBounds bounds(stages_, range, thresholds,
-                                  std::min(additions, kAdditionsASecond * request_.seconds));
+      const PipelineBounds bounds(stages_, range, thresholds, std::min(additions, kAdditionsASecond * request_.seconds),
+                                  [&] { return search_.over(); });
+      if (!bounds.is_whole()) break;
       bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), {}, stages_.layers(), plan_value_).value);
       const bool is_whole = pass(bounds, index(width));
       if (compared_by_ == Comparison::kEstimate) {
@@ -168,6 +169,7 @@ class PipelineSearch {
     std::vector<Result<Answer> (*)(const Request&)> quick = {plan_cpu_only, plan_gpu_only, plan_greedy, plan_pipedream};
     Request request = request_;
     request.progress = {};
+    request.seconds = request_.seconds / 10;
     if (stages_.layers() * stages_.kind_count() > kLarge) {
       quick.push_back(plan_genetic);
       request.seconds = request_.seconds / 5;

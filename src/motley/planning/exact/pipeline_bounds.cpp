@@ -72,7 +72,8 @@ PipelineStages::PipelineStages(const Problem& problem) : problem_(problem) {
   }
 }
 
-PipelineBounds::PipelineBounds(const PipelineStages& stages, const Range& range, int thresholds, double additions)
+PipelineBounds::PipelineBounds(const PipelineStages& stages, const Range& range, int thresholds, double additions,
+                               const std::function<bool()>& over)
     : stages_(stages) {
   const Problem& problem = stages_.problem();
   for (const Type& type : problem.types) {
@@ -109,7 +110,7 @@ PipelineBounds::PipelineBounds(const PipelineStages& stages, const Range& range,
     views_.push_back(make_view(order, 1, max_cells));
     views_.push_back(make_view(order, order.size() - 1, max_cells));
   }
-  for (View& view : views_) fill(view);
+  for (View& view : views_) is_whole_ = is_whole_ && fill(view, over);
 }
 
 // Pools: the types before the split and those behind it; then the largest pool is halved as long as that is affordable.
@@ -171,7 +172,7 @@ PipelineBounds::Cell PipelineBounds::without(Cell cell, const Kind& kind) const 
   return cell;
 }
 
-void PipelineBounds::fill(View& view) const {
+bool PipelineBounds::fill(View& view, const std::function<bool()>& over) const {
   const int layers = stages_.layers();
   const int kinds = stages_.kind_count();
   const std::size_t count = thresholds_.size();
@@ -209,6 +210,7 @@ void PipelineBounds::fill(View& view) const {
   for (int end = 1; end <= layers; ++end) {
     const std::int64_t in_flight = stages_.in_flight(end == layers ? 1 : 2);
     for (int kind = 0; kind < kinds; ++kind) {
+      if (over()) return false;
       const Kind& devices = stages_.kind(kind);
       const Type& type = stages_.problem().type(devices.type);
       const std::size_t stride = view.strides[index(devices.type)];
@@ -248,6 +250,7 @@ void PipelineBounds::fill(View& view) const {
       }
     }
   }
+  return true;
 }
 
 template <class Visit>

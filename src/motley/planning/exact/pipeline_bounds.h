@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -112,8 +113,10 @@ class PipelineBounds {
     double low = 0;
     double high = 0;
   };
-  // At most so many thresholds, and about so many additions to fill the tables.
-  PipelineBounds(const PipelineStages& stages, const Range& range, int thresholds, double additions);
+  // At most so many thresholds, and about so many additions to fill the tables, until the time is over.
+  PipelineBounds(const PipelineStages& stages, const Range& range, int thresholds, double additions,
+                 const std::function<bool()>& over);
+  bool is_whole() const { return is_whole_; }  // false: the time was over, and nothing here is a bound
 
   // Devices left over, as indices into the tables of every view.
   static constexpr int kMaxViews = 3;
@@ -145,7 +148,7 @@ class PipelineBounds {
     std::vector<double> whole;  // [sum][threshold]: all layers on all devices
   };
   View make_view(const std::vector<std::size_t>& order, std::size_t split, double max_cells) const;
-  void fill(View& view) const;
+  bool fill(View& view, const std::function<bool()>& over) const;
   std::size_t block() const { return kSums * thresholds_.size(); }
   std::size_t place(const View& view, int cut, int kind, std::size_t cell) const {
     return ((index(cut) * index(stages_.kind_count()) + index(kind)) * view.cells + cell) * block();
@@ -157,6 +160,7 @@ class PipelineBounds {
 
   const PipelineStages& stages_;
   double price_of_all_ = 0;
+  bool is_whole_ = true;
   std::vector<double> thresholds_;  // ascending; the last is infinity
   std::vector<View> views_;
 };
