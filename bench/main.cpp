@@ -102,6 +102,8 @@ const std::map<std::string, std::vector<Part>>& benches() {
                                                                 {{"anchors", schedule_anchors},
                                                                  {"speed", schedule_speed},
                                                                  {"traces", schedule_traces},
+                                                                 {"elastic", schedule_elastic},
+                                                                 {"scale", schedule_scale},
                                                                  {"settings", schedule_settings},
                                                                  {"rounding", schedule_rounding},
                                                                  {"unlike", schedule_heterogeneous},

@@ -11,6 +11,10 @@ Result<std::vector<BenchRow>> schedule_anchors(const BenchOptions& options);
 Result<std::vector<BenchRow>> schedule_speed(const BenchOptions& options);
 // Real traces at several loads, all policies.
 Result<std::vector<BenchRow>> schedule_traces(const BenchOptions& options);
+// Elastic policies at their best, on real traces: completion times and fairness; long.
+Result<std::vector<BenchRow>> schedule_elastic(const BenchOptions& options);
+// 100,000 jobs.
+Result<std::vector<BenchRow>> schedule_scale(const BenchOptions& options);
 // GADGET's experiments, all policies.
 Result<std::vector<BenchRow>> schedule_settings(const BenchOptions& options);
 // GADGET's own way with a slot, beside ours, and what its theorems promise.

@@ -125,8 +125,8 @@ def simulate(plan: Document, profile: Document | None = None, cluster: Document 
 
 
 def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Sequence[str] = (), placement: str = "any",
-             objective: str = "utility", slot_duration: Duration | None = None, load: float | None = None,
-             busiest_period: Duration | None = None, elastic: bool = False, mtbf: Duration | None = None, mttr: Duration = 3600,
+             objective: str = "utility", slot_duration: Duration | None = None, decide_at: str = "slots",
+             duration_error: float = 1, load: float | None = None, busiest_period: Duration | None = None, elastic: bool = False, mtbf: Duration | None = None, mttr: Duration = 3600,
              checkpoint_interval: Duration = 1800, seed: int = 0, throughputs: str | os.PathLike[str] | None = None,
              device_type: str = "v100", intra_node_bandwidth: str | None = None, inter_node_bandwidth: str | None = None) -> Schedule:
     """Simulates a trace of jobs on a cluster under policies.
@@ -139,6 +139,8 @@ def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Seque
         placement: ``"any"``, ``"consolidated"`` or ``"compact"``.
         objective: of the policy gadget-exact.
         slot_duration: between the decisions of policies that decide by slots.
+        decide_at: ``"slots"``, or ``"events"``: those policies decide at every arrival and completion too.
+        duration_error: policies are told durations that are wrong by up to this factor, either way, at random.
         load: fraction of all device-seconds that jobs ask for, to which arrival times are scaled.
         busiest_period: only the jobs of the busiest period of this length.
         elastic: makes rigid jobs elastic.
@@ -161,7 +163,7 @@ def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Seque
     documents: dict[str, str] = {}
     keywords = _keywords({
         "cluster": _document("cluster", cluster, documents), "policy": policy, "placement": placement, "objective": objective,
-        "slot_duration": slot_duration, "load": load, "busiest_period": busiest_period, "elastic": elastic, "mtbf": mtbf, "mttr": mttr,
+        "slot_duration": slot_duration, "decide_at": decide_at, "duration_error": duration_error, "load": load, "busiest_period": busiest_period, "elastic": elastic, "mtbf": mtbf, "mttr": mttr,
         "checkpoint_interval": checkpoint_interval, "seed": seed, "throughputs": throughputs, "device_type": device_type,
         "intra_node_bandwidth": intra_node_bandwidth, "inter_node_bandwidth": inter_node_bandwidth})
     return Schedule(**_motley.schedule(_trace(trace, documents), keywords, documents))

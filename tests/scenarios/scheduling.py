@@ -12,7 +12,8 @@ from harness import BINARY
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRACE = ROOT / "examples/schedule/trace.csv"
-POLICIES = ["fifo", "las", "srtf", "drf", "optimus", "gadget-exact", "gittins", "themis", "elasticflow", "gavel", "sia"]
+POLICIES = ["fifo", "fifo-backfill", "smallest-first", "las", "las-seconds", "srtf", "srsf", "drf", "optimus", "elastic-srsf", "afs"]
+POLICIES += ["gadget-exact", "gittins", "themis", "elasticflow", "gavel", "sia"]
 if "needs HiGHS" in subprocess.run([BINARY, "schedule", "simulate", TRACE, "--cluster", "32", "--policy", "gavel"],
                                    capture_output=True, text=True, timeout=60).stderr:
     POLICIES = [name for name in POLICIES if name not in ("gavel", "sia")]

@@ -190,6 +190,60 @@ TEST(GadgetExact, DoesNotTakeTurnsWhereThatCostsMoreThanItGives) {
   }
 }
 
+// Jobs that are twice as fast with twice the workers, up to all of them: nothing is better than one after another, the
+// one with least work first, and that newcomers overtake.
+TEST(GadgetExact, AtEventsIsTheBestThatThereIsWhereNothingIsWasted) {
+  Random random(5);
+  for (int trial = 0; trial < 40; ++trial) {
+    std::vector<Job> jobs;
+    double now = 0;
+    for (int i = 0; i < 12; ++i) {
+      jobs.push_back(elastic_job(fmt::format("job{}", i), now, static_cast<double>(1 + random.below(100)), 1, 4));
+      now += static_cast<double>(random.below(20));
+    }
+    std::vector<Job> one = jobs;
+    for (Job& job : one) job = {job.name, job.arrival, job.duration / 4, 1};
+    const auto srtf = make_policy("srtf");
+    const double best = compute_completion(one, replay(one, pool(1), **srtf)).mean;
+    for (const char* name : {"gadget-exact", "elastic-srsf"}) {
+      const auto policy =
+          make_policy(name, {.slot_seconds = 1000, .at_events = true, .objective = Objective::kCompletion});
+      ASSERT_TRUE(policy);
+      EXPECT_NEAR(compute_completion(jobs, replay(jobs, pool(4), **policy)).mean, best, 1e-6 * best)
+          << name << ", trial " << trial;
+    }
+  }
+}
+
+// The shorter job's second worker adds a fifth: worth less than the longer one's first, as two jobs wait for the one
+// and one for the other.
+TEST(GadgetExact, WithTheCompletionObjectiveWastesNoDevicesOnTheShort) {
+  std::vector<Job> jobs = {elastic_job("short", 0, 100, 1, 2), elastic_job("long", 0, 150, 1, 2)};
+  for (Job& job : jobs) job.elastic->speedup = {{2, 1.2}};
+  const auto policy = make_policy("gadget-exact", {.at_events = true, .objective = Objective::kCompletion});
+  ASSERT_TRUE(policy);
+  const Outcome outcome = replay(jobs, pool(2), **policy);
+  EXPECT_DOUBLE_EQ(outcome.jobs[0].finished, 100);
+  EXPECT_DOUBLE_EQ(outcome.jobs[1].finished, 100 + 50 / 1.2);
+}
+
+TEST(Simulator, NamesAJobWhereAllOnlyRestart) {
+  std::vector<Job> jobs = {elastic_job("a", 0, 10, 1, 1), elastic_job("b", 0, 10, 1, 1)};
+  for (Job& job : jobs) job.elastic->restart_cost_seconds = 5;
+  struct Alternate final : Policy {
+    std::string name() const override { return "alternate"; }
+    Result<Decision> decide(const State& state) override {
+      const int next = state.placement(0).empty() ? 0 : 1;
+      return Decision{{{1 - next, {}}, {next, {{0, 1}}}}, state.now + 1};
+    }
+  } alternate;
+  const auto outcome = simulate(jobs, pool(1), alternate);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, ErrorCode::kInvalidInput);
+  EXPECT_THAT(outcome.error().message, HasSubstr("'alternate' changes the workers of jobs such as 'b'"));
+  EXPECT_THAT(outcome.error().message, HasSubstr("a restart takes 5 s"));
+}
+
 TEST(GadgetExact, WithTheCompletionObjectiveServesTheShortFirst) {
   const auto policy = make_policy("gadget-exact", {.slot_seconds = 10, .objective = Objective::kCompletion});
   ASSERT_TRUE(policy);
@@ -224,6 +278,19 @@ TEST(Gittins, AJobThatHasHadMuchMakesWay) {
   EXPECT_DOUBLE_EQ(one.jobs[1].finished, 30);
   EXPECT_DOUBLE_EQ(one.jobs[2].finished, 40);
   EXPECT_DOUBLE_EQ(one.jobs[0].finished, 120);
+}
+
+// One job in 200 is longer than all others together: once it has had as much as they take, its index is 1 / 9,700 and
+// less, and a new job's about 1 / 250, so that it makes way for each of them.
+TEST(Gittins, TheTailMakesWayToo) {
+  std::vector<Job> jobs = {{"long", 0, 10000, 1}};
+  for (int i = 0; i < 199; ++i) jobs.push_back({fmt::format("job{}", i), 1000.0 + i * 1000, 100.0 + i, 1});
+  const auto policy = make_policy("gittins");
+  ASSERT_TRUE(policy);
+  const Outcome outcome = replay(jobs, pool(1), **policy);
+  for (std::size_t i = 1; i < jobs.size(); ++i) {
+    EXPECT_DOUBLE_EQ(outcome.jobs[i].finished, jobs[i].arrival + jobs[i].duration) << jobs[i].name;
+  }
 }
 
 // a and b have waited as long when the second slot begins, and b is farther behind: it is shorter.
@@ -264,8 +331,8 @@ TEST(SjfBco, HasTheShorterMakespans) {
 
 // In GADGET's settings and in tighter ones: the simulator takes every placement, and no policy gets more than there is.
 TEST(Settings, EveryPolicyKeepsToWhatThereIs) {
-  for (const int nodes : {2, 4, 50}) {
-    for (std::uint64_t seed = 0; seed < 2; ++seed) {
+  for (const auto& [nodes, seeds] : {std::pair(2, 2U), {4, 2U}, {50, 1U}}) {
+    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
       const Setting setting = gadget_setting(nodes, 60, seed);
       for (const std::string& name : policy_names()) {
         if (!make_policy(name)) continue;  // needs HiGHS, and this build has none

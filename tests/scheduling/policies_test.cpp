@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "motley/base/random.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/program.h"
@@ -80,6 +82,39 @@ TEST(ElasticFlow, MeetsAllDeadlinesOfAFeasibleSequence) {
   }
 }
 
+// Two jobs with a worker each, and one that is left: as they stay until the first is done, and the other then has two,
+// one of two ways is better, and what is done is no worse.
+TEST(Afs, GivesTheSpareWorkerWhereBothAreDoneSooner) {
+  Random random(6);
+  int to_shorter = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<Job> jobs = {elastic_job("a", 0, 10 + 90 * random.uniform(), 1, 2),
+                             elastic_job("b", 0, 10 + 90 * random.uniform(), 1, 2)};
+    std::array<double, 2> faster{};
+    for (std::size_t i = 0; i < 2; ++i) {
+      faster[i] = 1 + random.uniform();
+      jobs[i].elastic->speedup = {{2, faster[i]}};
+    }
+    // The sum of both completion times where `first` has two workers until one of them is done.
+    const auto sum_with = [&](std::size_t first) {
+      std::array<double, 2> rate = {1, 1};
+      rate[first] = faster[first];
+      const double end = std::min(jobs[0].duration / rate[0], jobs[1].duration / rate[1]);
+      const std::size_t later = jobs[0].duration / rate[0] > jobs[1].duration / rate[1] ? 0 : 1;
+      return 2 * end + (jobs[later].duration - end * rate[later]) / faster[later];
+    };
+    const Outcome outcome = replay("afs", jobs, pool(3), {}, {.keep_runs = true});
+    const double sum = outcome.jobs[0].finished + outcome.jobs[1].finished;
+    const std::size_t shorter = jobs[0].duration < jobs[1].duration ? 0 : 1;
+    // The rule asks which job is done first without the worker; where the other would overtake with it, it is no
+    // optimum.
+    if (jobs[1 - shorter].duration / faster[1 - shorter] < jobs[shorter].duration) continue;
+    EXPECT_NEAR(sum, std::min(sum_with(0), sum_with(1)), 1e-6) << "trial " << trial;
+    to_shorter += sum_with(shorter) < sum_with(1 - shorter) ? 1 : 0;
+  }
+  EXPECT_GT(to_shorter, 20);
+}
+
 class ProgramPolicies : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -93,6 +128,16 @@ TEST_F(ProgramPolicies, GavelSharesTimeEvenly) {
   for (int i = 0; i < 8; ++i) jobs.push_back({fmt::format("job{}", i), 0, 1e6, 1});
   const Outcome outcome = replay("gavel", jobs, pool(4), {.slot_seconds = 60}, {.horizon = 60 * 100});
   for (const JobOutcome& job : outcome.jobs) EXPECT_NEAR(job.done_seconds, 3000, 121);
+}
+
+// A restart takes longer than a slot: who restarts keeps its device until it has trained.
+TEST_F(ProgramPolicies, GavelTakesTurnsWithRestartsLongerThanASlot) {
+  for (const double restart : {60.0, 100.0, 1000.0}) {
+    std::vector<Job> jobs = {elastic_job("a", 0, 1000, 1, 1), elastic_job("b", 0, 1000, 1, 1)};
+    for (Job& job : jobs) job.elastic->restart_cost_seconds = restart;
+    const Outcome outcome = replay("gavel", jobs, pool(1), {.slot_seconds = 60});
+    for (const JobOutcome& job : outcome.jobs) EXPECT_DOUBLE_EQ(job.done_seconds, 1000) << "restarts of " << restart;
+  }
 }
 
 TEST_F(ProgramPolicies, GavelOfMostThroughputPrefersFastJobs) {

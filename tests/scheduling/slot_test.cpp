@@ -125,7 +125,7 @@ void start_some(SlotProblem& problem, Random& random) {
     placements.push_back(all[random.below(all.size())]);
     if (!fits(problem, placements)) placements.back().clear();
     job.now = placements.back();
-    job.moving = between(random, 0, 1);
+    job.moving = between(random, 0, 0.5);
   }
 }
 
@@ -200,10 +200,10 @@ TEST(Slot, AJobStaysWhereItIsIfMovingIsDear) {
   SlotJob job;
   for (auto& values : job.value) values = {0, 1, 2, 3, 4};
   job.now = {{1, 3}};
-  job.moving = 2;
+  job.moving = 0.3;
   problem.jobs = {job};
   EXPECT_EQ(solve_slot(problem).placements[0], job.now) << "a fourth worker has less utility than the move costs";
-  problem.jobs[0].moving = 0.5;
+  problem.jobs[0].moving = 0.2;
   EXPECT_EQ(count_workers(solve_slot(problem).placements[0]), 4);
 }
 

@@ -112,6 +112,15 @@ const OptionTable<TraceQuestion>& TraceQuestion::options() {
                     exact_seconds(scheduling::PolicyOptions().slot_seconds)),
         1, 1e7},
        &TraceQuestion::slot_seconds},
+      {choice(
+           "decide_at",
+           "when policies that decide by slots do: slots: where a slot begins; events: at every arrival and completion "
+           "too, for a slot from then on (elastic-srsf and afs always do)",
+           {"slots", "events"}),
+       &TraceQuestion::decide_at},
+      {{"duration_error", kReal, "tell policies durations that are wrong by up to this factor, either way, at random",
+        1, 100},
+       &TraceQuestion::duration_error},
   };
   return options;
 }
@@ -178,7 +187,7 @@ Result<Workload> TraceReplay::make_workload(std::uint64_t seed) {
     scheduling::set_load(jobs, workload.topology, question_.load);
   }
   if (question_.elastic) scheduling::make_elastic(jobs, seed);
-  if (question_.elastic || question_.mtbf > 0) workload.is_drawn = true;
+  if (question_.elastic || question_.mtbf > 0 || question_.duration_error > 1) workload.is_drawn = true;
   workload.seed = seed;
   if (question_.slot_seconds > 0) workload.slot_seconds = question_.slot_seconds;
   return workload;
@@ -189,8 +198,13 @@ Result<scheduling::Outcome> TraceReplay::replay(const Workload& workload, const 
   MOTLEY_ASSIGN(const auto made,
                 scheduling::make_policy(policy, {.placement = kPlacementStrategies.at(question_.placement),
                                                  .slot_seconds = workload.slot_seconds,
+                                                 .at_events = question_.decide_at == "events",
                                                  .objective = parse_objective(question_.objective)}));
-  scheduling::SimulationOptions options = {.keep_runs = keep_runs, .horizon = workload.horizon, .stop = question_.stop};
+  scheduling::SimulationOptions options = {.keep_runs = keep_runs,
+                                           .horizon = workload.horizon,
+                                           .duration_error = question_.duration_error,
+                                           .duration_seed = workload.seed,
+                                           .stop = question_.stop};
   if (question_.mtbf > 0) {
     options.failures = {.mtbf_seconds = question_.mtbf,
                         .mttr_seconds = question_.mttr,
@@ -221,7 +235,7 @@ Result<std::vector<PolicyEstimates>> TraceReplay::repeat(int repetitions) {
     if (!workload.is_drawn) {
       return fail(ErrorCode::kInvalidInput,
                   "--repetitions: {}, but nothing in this workload is random; accepted: 1, or more with --elastic, "
-                  "--mtbf or a setting such as gadget:50:100",
+                  "--mtbf, --duration-error or a setting such as gadget:50:100",
                   repetitions);
     }
     const double bound = scheduling::utility_bound(workload.jobs, workload.topology, workload.horizon);

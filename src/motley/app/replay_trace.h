@@ -22,7 +22,9 @@ struct TraceQuestion {
   std::vector<std::string> policies;  // none: those that suit any trace
   std::string placement = "any";
   std::string objective = "utility";
-  double slot_seconds = 0;     // 0: the workload's own
+  double slot_seconds = 0;  // 0: the workload's own
+  std::string decide_at = "slots";
+  double duration_error = 1;   // times
   double load = 0;             // 0: as recorded
   double busiest_seconds = 0;  // 0: all
   double mtbf = 0;             // seconds; 0: none fails

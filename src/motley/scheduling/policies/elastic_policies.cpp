@@ -1,6 +1,7 @@
-// Elastic policies that decide in every slot how many workers each job has, and then where.
+// Elastic policies that decide, in every slot or at every event, how many workers each job has, and then where.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <queue>
 #include <tuple>
 #include <unordered_set>
@@ -86,6 +87,117 @@ std::vector<int> optimus_shares(const State& state, std::span<const int> jobs) {
   }
   return workers;
 }
+
+// Work done in a second by so many workers on as few nodes as can be, in seconds of the job's duration.
+double speed_on_fewest_nodes(const State& state, int number, int workers, int largest) {
+  return speed(state.job(number), state.topology->network, on_fewest_nodes(workers, largest));
+}
+
+// The fewest workers with which a job is fastest.
+int count_usable(const State& state, int number, int largest) {
+  const Job& job = state.job(number);
+  const int most = std::min(job.max_workers(), state.topology->devices());
+  int usable = job.min_workers();
+  double fastest = 0;
+  for (int workers = job.min_workers(); workers <= most; ++workers) {
+    const double now = speed_on_fewest_nodes(state, number, workers, largest);
+    if (now <= fastest) continue;
+    fastest = now;
+    usable = workers;
+  }
+  return usable;
+}
+
+// Shortest remaining service first, where jobs are elastic: in the order of the device-seconds that they have to go
+// with the workers that they ask for, each has as many workers as it can use, as far as there are devices.
+std::vector<int> shortest_service_shares(const State& state, std::span<const int> jobs) {
+  const int largest = state.topology->largest_node();
+  std::vector<std::pair<double, std::size_t>> order;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    order.emplace_back(state.left_seconds(jobs[i]) * state.job(jobs[i]).workers, i);
+  }
+  std::ranges::sort(order);
+  std::vector<int> workers(jobs.size());
+  int left = state.topology->devices();
+  for (const auto& [service, i] : order) {
+    if (left == 0) break;
+    if (left < state.job(jobs[i]).min_workers()) continue;
+    workers[i] = std::min(left, count_usable(state, jobs[i], largest));
+    left -= workers[i];
+  }
+  return workers;
+}
+
+// AFS-L (Hwang et al., NSDI 2021), for jobs whose lengths are known: devices are dealt out one by one. Of two jobs let
+// a be the one that would be done first with what it has, p the speeds now and p' those with another worker. Then both
+// together are done sooner if a has the worker until it is done, and b after it, wherever
+//
+//     (p_b' - p_b) / p_b'  <  (p_a' - p_a) / p_a,
+//
+// and else if b has it. The job that no other beats in this way gets the worker. Of two that have none, the shorter is
+// first.
+class Afs {
+ public:
+  Afs(const State& state, std::span<const int> jobs) : state_(state), largest_(state.topology->largest_node()) {
+    for (const int number : jobs) {
+      Claim claim{.job = number, .left = state.left_seconds(number)};
+      set_workers(claim, 0);
+      claims_.push_back(claim);
+    }
+  }
+
+  std::vector<int> deal() {
+    int left = state_.topology->devices();
+    std::vector<std::size_t> takers(claims_.size());
+    std::iota(takers.begin(), takers.end(), 0);
+    while (left > 0) {
+      std::erase_if(takers,
+                    [&](std::size_t i) { return claims_[i].step > left || claims_[i].faster <= claims_[i].speed; });
+      if (takers.empty()) break;
+      Claim* best = &claims_[takers.front()];
+      for (const std::size_t i : takers) {
+        if (is_before(claims_[i], *best)) best = &claims_[i];
+      }
+      left -= best->step;
+      set_workers(*best, best->workers + best->step);
+    }
+    std::vector<int> workers;
+    for (const Claim& claim : claims_) workers.push_back(claim.workers);
+    return workers;
+  }
+
+ private:
+  struct Claim {
+    int job = 0;
+    double left = 0;  // seconds of its duration
+    int workers = 0;
+    int step = 1;       // how many come next
+    double speed = 0;   // now
+    double faster = 0;  // with those as well
+  };
+
+  void set_workers(Claim& claim, int workers) {
+    const Job& job = state_.job(claim.job);
+    claim.workers = workers;
+    claim.step = workers == 0 ? job.min_workers() : 1;
+    claim.speed = workers == 0 ? 0 : claim.faster;
+    const int next = workers + claim.step;
+    claim.faster = next > job.max_workers() ? 0 : speed_on_fewest_nodes(state_, claim.job, next, largest_);
+  }
+
+  static bool is_before(const Claim& one, const Claim& other) {
+    if (one.workers == 0 && other.workers == 0) return one.left / one.faster < other.left / other.faster;
+    const bool is_first = one.left * other.speed < other.left * one.speed;
+    const Claim& a = is_first ? one : other;
+    const Claim& b = is_first ? other : one;
+    const bool is_for_a = (b.faster - b.speed) * a.speed < (a.faster - a.speed) * b.faster;
+    return is_for_a == is_first;
+  }
+
+  const State& state_;
+  const int largest_;
+  std::vector<Claim> claims_;
+};
 
 // ElasticFlow (Gu et al., ASPLOS 2023). A job with a deadline is admitted if it and all that were admitted before can
 // still be done in time; its minimum satisfactory share is the least level of workers with which, slot by slot and of
@@ -231,6 +343,19 @@ std::unique_ptr<Policy> make_drf(const PolicyOptions& options) {
 
 std::unique_ptr<Policy> make_optimus(const PolicyOptions& options) {
   return std::make_unique<SharingPolicy>("optimus", options, optimus_shares);
+}
+
+std::unique_ptr<Policy> make_elastic_srsf(const PolicyOptions& options) {
+  PolicyOptions at_events = options;
+  at_events.at_events = true;
+  return std::make_unique<SharingPolicy>("elastic-srsf", at_events, shortest_service_shares);
+}
+
+std::unique_ptr<Policy> make_afs(const PolicyOptions& options) {
+  PolicyOptions at_events = options;
+  at_events.at_events = true;
+  return std::make_unique<SharingPolicy>(
+      "afs", at_events, [](const State& state, std::span<const int> jobs) { return Afs(state, jobs).deal(); });
 }
 
 std::unique_ptr<Policy> make_elasticflow(const PolicyOptions& options) {

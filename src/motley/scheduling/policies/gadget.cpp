@@ -13,6 +13,8 @@ namespace {
 constexpr std::size_t kMaxGivers = 8;    // jobs that are asked to shrink at a time
 constexpr int kRoundsBetweenSlots = 20;  // of the solver's improvement
 constexpr int kDrawings = 20;            // u_b
+// Where a decision follows each event, the next one goes on improving.
+constexpr SlotOptions kAtEvents = {.gap = 0.002, .rounds = 200, .patience = 50};
 
 // What changes for these jobs to have these places.
 std::vector<Change> to_changes(const State& state, std::span<const int> jobs, std::vector<Placement> placements) {
@@ -32,7 +34,8 @@ std::vector<Change> to_changes(const State& state, std::span<const int> jobs, st
 // best that could have been done with all arrivals known, where alpha is the share that each slot's packing has of its
 // bound (GADGET, theorem 6).
 //
-// Between slots whoever waits may have what is free, best paid for first, and nobody is moved. Only with the fairness
+// Where it decides at events, a slot begins with each of them, and there is no between. Between slots whoever waits may
+// have what is free, best paid for first, and nobody is moved. Only with the fairness
 // objective are jobs preempted: one that comes and finds no room may be done long before the slot is, and have waited
 // many times as long as it takes. Then the slot problem is posed once more, for it and those who run with most workers
 // above their least, who lose something if they give some back.
@@ -42,20 +45,33 @@ class GadgetExact final : public SlotPolicy {
 
  private:
   Result<std::vector<Change>> begin_slot(const State& state) override {
-    return solve(state, state.active, *state.topology);
+    return solve(state, state.active, *state.topology, options_.at_events ? kAtEvents : SlotOptions());
   }
 
   Result<std::vector<Change>> go_on(const State& state) override {
     std::vector<Change> changes;
-    if (state.capacity->devices().free() > 0) {
+    if (state.capacity->devices().free() > 0 && state.active.size() > state.running.size()) {
       std::vector<int> waiting;
       for (const int number : state.active) {
         if (state.placement(number).empty()) waiting.push_back(number);
       }
-      if (!waiting.empty()) changes = solve(state, waiting, state.capacity->rest());
+      if (!waiting.empty()) changes = start(state, waiting);
     }
     if (options_.objective == Objective::kFairness) preempt(state, changes);
     return changes;
+  }
+
+  // Those who wait, on what is free. Where all can have the only number of workers with which they run, at no cost,
+  // there is nothing to weigh.
+  std::vector<Change> start(const State& state, const std::vector<int>& waiting) {
+    const auto has_choice = [&](int number) {
+      const Job& job = state.job(number);
+      return job.min_workers() < job.max_workers() || !job.type_speeds.empty() || job.device_hour_cost > 0;
+    };
+    if (std::ranges::none_of(waiting, has_choice)) {
+      if (auto changes = start_beside(state, waiting, PlacementStrategy::kCompact)) return std::move(*changes);
+    }
+    return solve(state, waiting, state.capacity->rest());
   }
 
   void preempt(const State& state, std::vector<Change>& changes) {

@@ -18,10 +18,16 @@ struct Known {
 };
 constexpr Known kKnown[] = {
     {"fifo", make_fifo},
+    {"fifo-backfill", make_fifo_backfill},
+    {"smallest-first", make_smallest_first},
     {"las", make_las},
+    {"las-seconds", make_las_seconds},
     {"srtf", make_srtf, true, false, false},
+    {"srsf", make_srsf, true, false, false},
     {"drf", make_drf},
     {"optimus", make_optimus},
+    {"elastic-srsf", make_elastic_srsf},
+    {"afs", make_afs},
     {"gadget-exact", make_gadget_exact},
     {"gittins", make_gittins, true, false, false},
     {"themis", make_themis},

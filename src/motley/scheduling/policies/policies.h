@@ -23,10 +23,13 @@ Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Polic
 
 // Each on its own; where it is defined says how it decides.
 using MakePolicy = std::unique_ptr<Policy>(const PolicyOptions& options);
-MakePolicy make_fifo, make_las, make_srtf, make_gittins, make_themis;  // ranked_policies.cpp
-MakePolicy make_drf, make_optimus, make_elasticflow;                   // elastic_policies.cpp
-MakePolicy make_gadget_exact, make_gadget;                             // gadget.cpp
-MakePolicy make_gavel, make_sia;                                       // program_policies.cpp
-MakePolicy make_sjf_bco, make_list_scheduling, make_random_devices;    // queue_policies.cpp
+MakePolicy make_fifo, make_fifo_backfill, make_smallest_first;       // ranked_policies.cpp
+MakePolicy make_las, make_las_seconds, make_srtf, make_srsf;         // likewise
+MakePolicy make_gittins, make_themis;                                // likewise
+MakePolicy make_drf, make_optimus, make_elasticflow;                 // elastic_policies.cpp
+MakePolicy make_elastic_srsf, make_afs;                              // likewise
+MakePolicy make_gadget_exact, make_gadget;                           // gadget.cpp
+MakePolicy make_gavel, make_sia;                                     // program_policies.cpp
+MakePolicy make_sjf_bco, make_list_scheduling, make_random_devices;  // queue_policies.cpp
 
 }  // namespace motley::scheduling

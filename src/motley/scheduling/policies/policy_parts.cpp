@@ -22,8 +22,12 @@ Status check_alike(const State& state, const std::string& policy) {
 
 Result<Decision> SlotPolicy::decide(const State& state) {
   MOTLEY_TRY(take_in(state));
-  const bool begins = state.now >= slot_end_;
-  if (begins) slot_end_ = (std::floor(state.now / options_.slot_seconds) + 1) * options_.slot_seconds;
+  const bool begins = options_.at_events || state.now >= slot_end_;
+  if (options_.at_events) {
+    slot_end_ = state.now + options_.slot_seconds;
+  } else if (begins) {
+    slot_end_ = (std::floor(state.now / options_.slot_seconds) + 1) * options_.slot_seconds;
+  }
   Decision decision;
   if (state.active.empty()) return decision;
   MOTLEY_ASSIGN(decision.changes, begins ? begin_slot(state) : go_on(state));
@@ -77,6 +81,14 @@ Result<Decision> RankedPolicy::decide(const State& state) {
   for (const auto& jobs : {state.arrived, state.failed}) {
     for (const int job : jobs) waiting_.emplace(rank_(state, job), job);
   }
+  // Where there is room for all, nobody makes way, and what those who run come before does not matter.
+  if (waiting_.empty()) return Decision();
+  std::vector<int> jobs;
+  for (const auto& [rank, job] : waiting_) jobs.push_back(job);
+  if (auto changes = start_beside(state, jobs, strategy_)) {
+    waiting_.clear();
+    return Decision{std::move(*changes)};
+  }
   running_.clear();
   for (const int job : state.running) running_.emplace_back(rank_(state, job), job);
   std::ranges::sort(running_);
@@ -99,6 +111,23 @@ Result<Decision> RankedPolicy::decide(const State& state) {
   }
   decision.changes = ranking_.end();
   return decision;
+}
+
+std::optional<std::vector<Change>> start_beside(const State& state, std::span<const int> jobs,
+                                                PlacementStrategy strategy) {
+  int missing = -state.capacity->devices().free();
+  for (const int number : jobs) missing += state.job(number).workers;
+  if (missing > 0) return std::nullopt;
+  Placer placer(*state.topology, *state.capacity, strategy);
+  std::vector<Change> changes;
+  for (const int number : jobs) {
+    const Job& job = state.job(number);
+    Placement placement = placer.place(job, job.workers);
+    if (placement.empty()) return std::nullopt;
+    placer.take(job, placement);
+    changes.push_back({number, std::move(placement)});
+  }
+  return changes;
 }
 
 std::vector<Change> share(const State& state, std::span<const int> jobs, const std::vector<int>& workers,

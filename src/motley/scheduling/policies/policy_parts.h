@@ -18,7 +18,9 @@ namespace motley::scheduling {
 // are such.
 Status check_alike(const State& state, const std::string& policy);
 
-// A policy that decides by slots: anew at every multiple of some seconds, as long as there are jobs.
+// A policy that decides by slots: anew at every multiple of some seconds, as long as there are jobs. Where it decides
+// at events too, a slot is the time for which a decision is made: it begins with every arrival, completion and failure,
+// and where nothing happens for a whole slot.
 class SlotPolicy : public Policy {
  public:
   std::string name() const final { return name_; }
@@ -77,7 +79,11 @@ class RankedPolicy final : public Policy {
   using Rank = std::function<double(const State&, int job)>;
   // `next_step`: when the number of a job that runs will be another, where it moves in steps.
   RankedPolicy(std::string name, const PolicyOptions& options, Rank rank, Rank next_step = {})
-      : name_(std::move(name)), rank_(std::move(rank)), next_step_(std::move(next_step)), ranking_(options.placement) {}
+      : name_(std::move(name)),
+        strategy_(options.placement),
+        rank_(std::move(rank)),
+        next_step_(std::move(next_step)),
+        ranking_(options.placement) {}
 
   std::string name() const override { return name_; }
   Result<Decision> decide(const State& state) override;
@@ -86,11 +92,17 @@ class RankedPolicy final : public Policy {
   using Ranked = std::pair<double, int>;  // its number, job
 
   const std::string name_;
+  const PlacementStrategy strategy_;
   const Rank rank_, next_step_;
   Ranking ranking_;
   std::set<Ranked> waiting_;
   std::vector<Ranked> running_, started_;  // kept for their memory
 };
+
+// What changes so that all of these jobs, which do not run, start with the workers that they ask for, beside those that
+// run; nothing where there is no room for all.
+std::optional<std::vector<Change>> start_beside(const State& state, std::span<const int> jobs,
+                                                PlacementStrategy strategy);
 
 // What changes so that each of `jobs` has so many workers, 0 for none, as far as there is room: those that have them
 // already stay where they are; the others take places in their order, of fewer workers where there is no room for all,

@@ -72,7 +72,11 @@ class Gavel final : public SlotPolicy {
       const double age = std::max(options_.slot_seconds, state.now - state.job(share.job).arrival);
       const double run = share.type == kAnyType ? state.run_seconds(share.job) : run_seconds_on(share.job, share.type);
       const double had = (run + options_.slot_seconds) / (age + options_.slot_seconds);
-      order_.emplace_back(-share.part / had, share.job, share.type);
+      // Who has not trained since it started keeps its devices, or restarts longer than a slot would never end.
+      const bool keeps = state.progress[index(share.job)].is_restarting(state.now) &&
+                         is_of_type(*state.topology, state.placement(share.job), share.type);
+      const double rank = keeps ? -std::numeric_limits<double>::infinity() : -share.part / had;
+      order_.emplace_back(rank, share.job, share.type);
     }
     std::ranges::sort(order_);
     ranking_.begin(state);

@@ -17,6 +17,7 @@ constexpr int kPriceRounds = 20;        // of the search for prices, at most
 constexpr int kPriceSteps = 30;         // bisections of one of its steps
 constexpr double kPriceGain = 1e-4;     // relative: it ends where a round lowers the bound by less
 constexpr std::size_t kAllSubsets = 4;  // types whose prices are moved in all combinations
+constexpr int kMinPatience = 100;       // rounds without gain, of few jobs
 constexpr double kMinPrice = 0.05;      // of the highest, where devices are weighed by their prices
 
 // A piece of a concave envelope: from `from` to `to` workers, each of which adds `slope`.
@@ -91,7 +92,7 @@ class Solver {
                                                                 : Locality::kCluster;
       const bool moves = workers > 0 && !one.now.empty() && workers != stays;
       values[index(workers)] =
-          one.value_on(type)[static_cast<std::size_t>(locality)][index(workers)] - (moves ? one.moving : 0);
+          one.value_on(type)[static_cast<std::size_t>(locality)][index(workers)] * (moves ? 1 - one.moving : 1);
     }
     return values;
   }
@@ -309,6 +310,7 @@ class Solver {
     const double cost_before = cost(before);
     const double utility_before = utility(number, before);
     free_.release(before, one.reserve);
+    const Capacity::MostFree most_free = free_.find_most_free();
     Gain best{0, number, {}};
     const auto consider = [&](Placement where) {
       if (where.empty()) return;
@@ -321,6 +323,9 @@ class Solver {
       // On other devices than before it may do as well with fewer; fewer than it can run with do nothing.
       const int least = is_of_type(problem_.topology, before, type) ? std::max(one.min_workers, had) : one.min_workers;
       for (int workers = least; workers <= one.max_workers(); ++workers) {
+        const int locality = workers <= most_free.on_node ? 0 : workers <= most_free.in_rack ? 1 : 2;  // at best
+        const double most = one.value_on(type)[static_cast<std::size_t>(locality)][index(workers)];
+        if ((most - utility_before) / std::max(1.0, workers - cost_before) <= best.rate * (1 + kSame)) continue;
         Placement where = free_.find(workers, one.reserve, type);
         if (where.empty()) break;
         consider(std::move(where));
@@ -358,8 +363,10 @@ class Solver {
   // another order, and keeps what is better.
   void improve() {
     if (problem_.jobs.empty()) return;
+    const int enough = is_typed_ ? options_.patience : std::max(kMinPatience, static_cast<int>(problem_.jobs.size()));
+    const int patience = std::min(options_.patience, enough);
     int idle = 0;  // rounds in a row that gained nothing
-    for (int round = 0; round < options_.rounds && idle < options_.patience && !is_near(); ++round) {
+    for (int round = 0; round < options_.rounds && idle < patience && !is_near(); ++round) {
       const std::vector<int> chosen = choose();
       std::vector<std::pair<int, Placement>> before;
       for (const int number : chosen) before.emplace_back(number, placement(number));
@@ -456,7 +463,7 @@ double compute_value(const ClusterTopology& topology, const SlotJob& job, const 
   if (is_typed && type == kAnyType) return 0;
   const auto locality = static_cast<std::size_t>(find_locality(topology, placement));
   const double value = job.value_on(type)[locality][index(workers)];
-  return job.now.empty() || job.now == placement ? value : value - job.moving;
+  return job.now.empty() || job.now == placement ? value : value * (1 - job.moving);
 }
 
 std::vector<int> find_corners(std::span<const double> values) {

@@ -22,7 +22,7 @@ struct SlotJob {
   WorkerUtilities value;
   double reserve = 0;   // bytes a second of each uplink that its ring goes over
   Placement now;        // where it runs; empty: it does not
-  double moving = 0;    // what is lost where it goes on elsewhere, or with another number of workers
+  double moving = 0;    // share of the value that is lost where it goes on elsewhere, or with another number of workers
   int min_workers = 1;  // fewer have no utility
   // For a job that is not as fast on all devices, in place of `value`: by type of device, all of one size. Its workers
   // are all on devices of one type.
@@ -58,7 +58,7 @@ bool fits(const SlotProblem& problem, const std::vector<Placement>& placements);
 struct SlotOptions {
   double gap = 0.005;  // of the bound: near enough
   int rounds = 2000;   // of improvement, at most
-  int patience = 250;  // rounds in a row without any
+  int patience = 250;  // rounds in a row without any, at most; as many as jobs, but 100, where devices are alike
   std::uint64_t seed = 0;
 };
 

@@ -2,14 +2,21 @@
 // pose it.
 //
 // With the utility objective it is what a job's utility, or the least concave function above it, gains by the progress
-// that equation (1) promises, less what its devices cost until then. With the completion objective it is by how much
-// sooner a job is done, over the square root of what it has left: short jobs come first, but not at any price, since
-// devices that a ring wastes are missed by all who wait. (Over what it has left, or over nothing, average times on real
-// traces are longer.) With the makespan objective it is the work done, in seconds of one device, more so for jobs that
+// that equation (1) promises, less what its devices cost until then.
+//
+// With the completion objective it is the work done, in seconds of one device, times its price: the weights of all jobs
+// that have as much work to go or more. For if jobs went through the cluster one after another, the one with least work
+// first, the sum of their completion times would fall by that much for each second of work that a job has less: whoever
+// comes after it is done sooner. So short jobs come first, but not at any price, since devices that a ring wastes are
+// missed by all who wait; and the fewer wait, the more that order counts. A job that starts with fewer workers than it
+// can use is charged the restart with which it will grow.
+//
+// With the makespan objective it is the work done, in seconds of one device, more so for jobs that
 // have longer to go. With the fairness objective it is by how much a job's finish-time ratio (Themis's: how much longer
 // it takes than on an equal part of the cluster) falls, those that are high counting most.
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "motley/scheduling/policies/slot.h"
 
@@ -25,6 +32,7 @@ class SlotUtility {
   SlotUtility(const State& state, std::span<const int> jobs, double end, Objective objective)
       : state_(state), end_(end), objective_(objective) {
     for (const int number : jobs) longest_ = std::max(longest_, std::max(kMinSeconds, state_.left_seconds(number)));
+    if (objective == Objective::kCompletion) price_work();
   }
 
   SlotJob slot_job(int number) const {
@@ -39,25 +47,56 @@ class SlotUtility {
     const double until_end =
         std::max(kMinSeconds, end_ - state_.now - (is_stopped ? restart : 0));  // else it would never resume
     if (job.type_speeds.empty()) {
-      one.value = on_type(job, left, until_end, kAnyType);
+      one.value = on_type(number, left, until_end, kAnyType);
     } else {
       for (int type = 0; type < state_.topology->type_count(); ++type) {
-        one.type_values.push_back(on_type(job, left, until_end, type));
+        one.type_values.push_back(on_type(number, left, until_end, type));
       }
     }
-    const int type = find_type(*state_.topology, one.now);
-    if (!one.now.empty() && restart > 0 && (job.type_speeds.empty() || type != kAnyType)) {
-      const auto locality = static_cast<std::size_t>(find_locality(*state_.topology, one.now));
-      const WorkerUtilities& there = one.value_on(type);
-      one.moving = there[locality][index(count_workers(one.now))] * restart / until_end;
-    }
+    if (!one.now.empty()) one.moving = restart_share(restart, until_end, left, state_.progress[index(number)].speed);
     return one;
   }
 
  private:
+  // Prices of a second of work, of all jobs that are there.
+  void price_work() {
+    std::vector<std::pair<double, int>> by_work;
+    for (const int number : state_.active) {
+      by_work.emplace_back(-state_.left_seconds(number) * state_.job(number).workers, number);
+    }
+    std::ranges::sort(by_work);
+    double behind = 0;
+    for (const auto& [work, number] : by_work) {
+      behind += state_.job(number).utility.weight;
+      prices_[number] = behind;
+    }
+  }
+
+  // Of what a job does until the slot or the job ends, at this speed: what it loses by a restart.
+  static double restart_share(double restart, double until_end, double left, double speed) {
+    if (restart <= 0) return 0;
+    return std::min(1.0, restart / (speed > 0 ? std::min(until_end, left / speed) : until_end));
+  }
+
+  // The highest speed with any number of workers.
+  double fastest_on(const Job& job, int type, int largest) const {
+    double fastest = 0;
+    const int most = std::min(job.max_workers(), state_.topology->devices());
+    for (int workers = job.min_workers(); workers <= most; ++workers) {
+      RingPlace place = on_fewest_nodes(workers, largest);
+      place.type = type;
+      fastest = std::max(fastest, speed(job, state_.topology->network, place));
+    }
+    return fastest;
+  }
+
   // With devices of this type, for a job that has so many seconds to go.
-  WorkerUtilities on_type(const Job& job, double left, double until_end, int type) const {
+  WorkerUtilities on_type(int number, double left, double until_end, int type) const {
+    const Job& job = state_.job(number);
     const int largest = state_.topology->largest_node(type);
+    const bool grows_later =
+        objective_ == Objective::kCompletion && job.elastic && !state_.progress[index(number)].runs();
+    const double fastest = grows_later ? fastest_on(job, type, largest) : 0;
     WorkerUtilities all;
     for (std::size_t locality = 0; locality < all.size(); ++locality) {
       std::vector<double>& values = all[locality];
@@ -67,8 +106,12 @@ class SlotUtility {
         RingPlace place = on_fewest_nodes(static_cast<int>(workers), largest);
         place.nodes = locality == 0 ? 1 : std::max(2, place.nodes);
         place.type = type;
-        const double more = until_end * speed(job, state_.topology->network, place);
-        values[workers] = utility(job, left, more);
+        const double pace = speed(job, state_.topology->network, place);
+        const double more = until_end * pace;
+        values[workers] = utility(number, left, more);
+        if (grows_later && pace < fastest) {
+          values[workers] *= 1 - restart_share(job.elastic->restart_cost_seconds, until_end, left, pace);
+        }
         if (objective_ == Objective::kUtility) {
           const double seconds = until_end * std::min(1.0, left / std::max(kMinSeconds, more));
           values[workers] -= job.compute_cost(seconds * static_cast<double>(workers));
@@ -80,10 +123,11 @@ class SlotUtility {
 
   // Of so many more seconds of its duration, for a job that has so many to go. What it could do beyond its end adds
   // little utility: enough to be done sooner where nobody else wants the devices.
-  double utility(const Job& job, double left, double more) const {
+  double utility(int number, double left, double more) const {
+    const Job& job = state_.job(number);
     switch (objective_) {
       case Objective::kCompletion:
-        return job.utility.weight * sooner(left, more) / std::sqrt(left);
+        return prices_.at(number) * job.workers * more;
       case Objective::kMakespan:
         return job.workers * more * (1 + left / longest_);
       case Objective::kFairness:
@@ -116,7 +160,8 @@ class SlotUtility {
   const State& state_;
   double end_;
   Objective objective_;
-  double longest_ = 0;  // seconds that a job has to go
+  double longest_ = 0;                      // seconds that a job has to go
+  std::unordered_map<int, double> prices_;  // of a second of work, with the completion objective
 };
 
 }  // namespace

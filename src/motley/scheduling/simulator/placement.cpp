@@ -132,7 +132,17 @@ void Capacity::add(const Placement& placement, double reserve, int times) {
   for (const int rack : crossed_racks(placement)) rack_uplinks_[index(rack)] += times * reserve;
 }
 
+Capacity::MostFree Capacity::find_most_free() const {
+  MostFree most;
+  for (std::size_t free = by_free_.size(); free-- > 0 && most.on_node == 0;) {
+    if (!by_free_[free].empty()) most.on_node = static_cast<int>(free);
+  }
+  for (const Rack& rack : racks_) most.in_rack = std::max(most.in_rack, rack.count_free(kAnyType));
+  return most;
+}
+
 Placement Capacity::find(int workers, double reserve, int type) const {
+  if (workers > occupancy_.free()) return {};
   Placement found = on_one_node(workers, type);
   if (found.empty()) found = in_one_rack(workers, reserve, type);
   if (found.empty()) found = over_racks(workers, reserve, type);
@@ -222,6 +232,15 @@ Placer::Placer(const ClusterTopology& topology, PlacementStrategy strategy)
     capacity_.emplace(topology);
   } else {
     occupancy_.emplace(topology);
+  }
+}
+
+Placer::Placer(const ClusterTopology& topology, const Capacity& now, PlacementStrategy strategy)
+    : topology_(&topology), strategy_(strategy) {
+  if (strategy == PlacementStrategy::kCompact) {
+    capacity_ = now;
+  } else {
+    occupancy_ = now.devices();
   }
 }
 

@@ -44,6 +44,13 @@ class Capacity {
   void take(const Placement& placement, double reserve) { add(placement, reserve, -1); }  // which must have room
   void release(const Placement& placement, double reserve) { add(placement, reserve, 1); }
 
+  // Free devices of the node and of the rack that have most.
+  struct MostFree {
+    int on_node = 0;
+    int in_rack = 0;
+  };
+  MostFree find_most_free() const;
+
   // So many workers, on devices of this type, with the shortest reach that there is room for; on as few nodes as can
   // be, where least is left over. Empty where there is none.
   Placement find(int workers, double reserve, int type = kAnyType) const;
@@ -82,6 +89,8 @@ class Placer {
  public:
   // All is free. The machines must outlive it.
   Placer(const ClusterTopology& topology, PlacementStrategy strategy);
+  // What is free of them now. The capacity need not outlive it.
+  Placer(const ClusterTopology& topology, const Capacity& now, PlacementStrategy strategy);
 
   int free() const { return occupancy().free(); }
   bool fits(const Job& job, const Placement& placement) const;

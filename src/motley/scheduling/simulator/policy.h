@@ -30,6 +30,8 @@ struct Progress {
   double seconds_done_since(double now) const {
     return runs() ? speed * std::max(0.0, now - std::max(since, resumes)) : 0;
   }
+  // It has its workers, and has not trained with them yet.
+  bool is_restarting(double now) const { return runs() && now <= resumes; }
   // Counts what it has had and done until now.
   void settle(double now) {
     if (runs()) {
@@ -102,6 +104,7 @@ enum class Objective { kUtility, kCompletion, kMakespan, kFairness };
 struct PolicyOptions {
   PlacementStrategy placement = PlacementStrategy::kAny;  // of policies that do not look for places of their own
   double slot_seconds = 3600;                             // of policies that decide by slots
+  bool at_events = false;  // those decide at every event too, and a slot begins with each decision
   Objective objective = Objective::kUtility;
 };
 

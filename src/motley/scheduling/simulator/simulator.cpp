@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -13,9 +14,11 @@
 namespace motley::scheduling {
 namespace {
 
-constexpr double kRounding = 1e-9;    // relative
-constexpr int kIdleDecisions = 2;     // in a row, after which no job has more utility than its devices cost
-constexpr int kMaxFailures = 10'000;  // of a job: it would never be done
+constexpr double kRounding = 1e-9;      // relative
+constexpr int kIdleDecisions = 2;       // in a row, after which no job has more utility than its devices cost
+constexpr int kMaxFailures = 10'000;    // of a job: it would never be done
+constexpr std::size_t kFewStopped = 8;  // jobs, each of which is looked for
+constexpr int kMaxWasted = 10'000;      // restarts in a row after which nobody trained: nobody ever would
 
 // When jobs would finish.
 class Finishes {
@@ -107,11 +110,38 @@ class LeavingRings {
   std::vector<int> changed_;            // nodes
 };
 
+// Jobs as policies are told of them, where durations are wrong.
+class WrongDurations {
+ public:
+  WrongDurations(const std::vector<Job>& jobs, double error, std::uint64_t seed) : jobs_(jobs) {
+    Random random(seed);
+    for (Job& job : jobs_) job.duration *= std::pow(error, 2 * random.uniform() - 1);
+  }
+
+  const std::vector<Job>& jobs() const { return jobs_; }
+  // A job that is there has done so much.
+  void learn(int number, double done_seconds) {
+    double& duration = jobs_[index(number)].duration;
+    if (done_seconds > 0 && duration <= done_seconds) duration = 2 * done_seconds;
+  }
+
+ private:
+  std::vector<Job> jobs_;
+};
+
+// What tells that a replay leads nowhere.
+struct Stall {
+  bool has_costs = false;  // devices of jobs cost something
+  int idle_decisions = 0;  // in a row
+  int wasted = 0;          // restarts in a row after which nobody trained
+};
+
 class Replay {
  public:
   Replay(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
          const SimulationOptions& options)
       : jobs_(jobs), topology_(topology), policy_(policy), options_(options) {
+    if (options.duration_error > 1) wrong_.emplace(jobs, options.duration_error, options.duration_seed);
     outcome_.jobs.resize(jobs.size());
   }
 
@@ -147,7 +177,7 @@ class Replay {
       MOTLEY_TRY(fail_and_repair());
       arrive();
       MOTLEY_TRY(decide());
-      if (idle_decisions_ == kIdleDecisions) break;
+      if (stall_.idle_decisions == kIdleDecisions) break;
     }
     outcome_.end = now_;
     for (std::size_t job = 0; job < jobs_.size(); ++job) {
@@ -192,6 +222,7 @@ class Replay {
     if (meets_others(number)) rings_.leave(number, one.placement);
     one.placement.clear();
     finishes_.forget(number);
+    stopped_.push_back(number);
   }
 
   // Jobs on a node that fails stop, and go back to their last checkpoints.
@@ -209,7 +240,7 @@ class Replay {
         const Placement& where = progress(number).placement;
         if (std::ranges::find(where, node, &Part::node) != where.end()) MOTLEY_TRY(lose(number));
       }
-      std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
+      drop_stopped();
       capacity_.take({{node, devices}}, 0);
     }
     return {};
@@ -267,13 +298,26 @@ class Replay {
     finished_.clear();
     while (finishes_.next() <= now_) {
       const int number = finishes_.pop();
+      stall_.wasted = 0;
       stop(number);
       progress(number).done_seconds = job(number).duration;  // whatever rounding has made of it
       outcome_.jobs[index(number)].finished = now_;
       finished_.push_back(number);
       active_.erase(std::ranges::lower_bound(active_, number));
     }
-    std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
+    drop_stopped();
+  }
+
+  void drop_stopped() {
+    if (stopped_.size() > kFewStopped) {
+      std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
+    } else {
+      for (const int job : stopped_) {
+        const auto place = std::ranges::lower_bound(running_, job);
+        if (!progress(job).runs() && place != running_.end() && *place == job) running_.erase(place);
+      }
+    }
+    stopped_.clear();
   }
 
   void arrive() {
@@ -285,7 +329,13 @@ class Replay {
   }
 
   Status decide() {
-    const State state{now_, jobs_, progress_, &available_, &capacity_, arrived_, finished_, running_, active_, failed_};
+    if (wrong_) {
+      for (const int number : active_) {
+        wrong_->learn(number, progress(number).done_seconds + progress(number).seconds_done_since(now_));
+      }
+    }
+    const std::vector<Job>& told = wrong_ ? wrong_->jobs() : jobs_;
+    const State state{now_, told, progress_, &available_, &capacity_, arrived_, finished_, running_, active_, failed_};
     const double begin = options_.clock->now();
     MOTLEY_ASSIGN(Decision decision, policy_.decide(state));
     const double seconds = options_.clock->now() - begin;
@@ -302,16 +352,33 @@ class Replay {
       if (!std::ranges::binary_search(active_, change.job)) {
         return fail(ErrorCode::kInternal, "{} places job {}, which is not there", policy_.name(), change.job);
       }
-      if (progress(change.job).runs()) stop(change.job);
+      if (!progress(change.job).runs()) continue;
+      MOTLEY_TRY(count_wasted(change.job));
+      stop(change.job);
     }
     for (Change& change : decision.changes) {
       if (!change.placement.empty()) MOTLEY_TRY(start(change.job, std::move(change.placement)));
     }
-    std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
+    drop_stopped();
     change_speeds();
-    const bool is_idle = has_costs_ && running_.empty() && arrived_count_ == jobs_.size() && !outages_.any_down();
-    idle_decisions_ = is_idle ? idle_decisions_ + 1 : 0;
+    const bool is_idle = stall_.has_costs && running_.empty() && arrived_count_ == jobs_.size() && !outages_.any_down();
+    stall_.idle_decisions = is_idle ? stall_.idle_decisions + 1 : 0;
     return {};
+  }
+
+  // A job is about to lose its workers. Stops a replay in which jobs only ever restart.
+  Status count_wasted(int number) {
+    const bool is_wasted = progress(number).is_restarting(now_) && outcome_.jobs[index(number)].restarts > 0;
+    stall_.wasted = is_wasted ? stall_.wasted + 1 : 0;
+    if (stall_.wasted < kMaxWasted) return {};
+    stall_.wasted = 0;
+    const auto trains = [&](int other) { return !progress(other).is_restarting(now_); };
+    if (std::ranges::any_of(running_, trains)) return {};
+    return fail(
+        ErrorCode::kInvalidInput,
+        "'{}' changes the workers of jobs such as '{}' before they have restarted, {} times in a row: a restart "
+        "takes {:g} s; accepted: longer slots (--slot-duration), or shorter restarts",
+        policy_.name(), job(number).name, kMaxWasted, job(number).elastic->restart_cost_seconds);
   }
 
   Status start(int number, Placement placement) {
@@ -349,11 +416,11 @@ class Replay {
   const ClusterTopology& topology_;
   Policy& policy_;
   const SimulationOptions& options_;
-  const bool has_costs_ = std::ranges::any_of(jobs_, [](const Job& job) { return job.device_hour_cost > 0; });
-  int idle_decisions_ = 0;  // in a row
+  Stall stall_{.has_costs = std::ranges::any_of(jobs_, [](const Job& job) { return job.device_hour_cost > 0; })};
   Finishes finishes_{jobs_.size()};
   Outages outages_{options_.failures};
   LeavingRings rings_{topology_};
+  std::optional<WrongDurations> wrong_;
   Capacity capacity_{topology_};
   ClusterTopology available_ = topology_;  // nodes that have failed have no devices
   // Of each job: what became of it, since when it runs where it does, and the seconds of its duration that it had done
@@ -362,6 +429,7 @@ class Replay {
   std::vector<double> begins_ = std::vector<double>(jobs_.size());
   std::vector<double> saved_ = std::vector<double>(jobs_.size());
   std::vector<int> running_, active_, arrived_, finished_, failed_;
+  std::vector<int> stopped_;  // that running_ may still have
   std::size_t arrived_count_ = 0;
   double now_ = 0;
   double wake_ = std::numeric_limits<double>::infinity();

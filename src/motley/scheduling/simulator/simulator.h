@@ -65,17 +65,22 @@ struct SimulationOptions {
   double horizon = std::numeric_limits<double>::infinity();  // when all ends, whatever is left to do
   const Clock* clock = &SteadyClock::instance();             // only tells what decisions take
   Failures failures = {};
+  double duration_error = 1;  // policies are told durations that are wrong by up to so many times, either way
+  std::uint64_t duration_seed = 0;
   std::stop_token stop = {};
   std::optional<Deadline> deadline = {};  // of the computation; nothing: it takes as long as it takes
 };
 
+// Where durations are told wrongly, the logarithm of the error is even, and a job that has done all that was told has,
+// from then on, twice as much as it has done.
+//
 // Jobs by arrival. At one instant completions come first, then failures, then arrivals, then one decision.
 //
-// Errors: kInvalidInput for a job that asks for more devices than it can have, by name; kInternal where the policy
-// breaks its word: gives devices or bandwidth of uplinks twice, more workers than a job can use or fewer than it can
-// run with, devices on which it cannot run, changes a job that is not there, wants to be woken in the past, or leaves
-// jobs waiting for ever (which it may where devices cost more than the utility of the jobs: then all ends);
-// kInterrupted after a stop; kTimeout after the deadline.
+// Errors: kInvalidInput for a job that asks for more devices than it can have, and where jobs do nothing but restart,
+// by name; kInternal where the policy breaks its word: gives devices or bandwidth of uplinks twice, more workers than a
+// job can use or fewer than it can run with, devices on which it cannot run, changes a job that is not there, wants to
+// be woken in the past, or leaves jobs waiting for ever (which it may where devices cost more than the utility of the
+// jobs: then all ends); kInterrupted after a stop; kTimeout after the deadline.
 Result<Outcome> simulate(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
                          const SimulationOptions& options = {});
 
