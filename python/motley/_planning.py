@@ -125,8 +125,9 @@ def simulate(plan: Document, profile: Document | None = None, cluster: Document 
 
 
 def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Sequence[str] = (), placement: str = "any",
-             objective: str = "utility", slot_duration: Duration | None = None, decide_at: str = "slots",
-             duration_error: float = 1, load: float | None = None, busiest_period: Duration | None = None, elastic: bool = False, mtbf: Duration | None = None, mttr: Duration = 3600,
+             objective: str = "utility", slot_duration: Duration | None = None, decide_at: str = "slots", duration_error: float = 1,
+             load: float | None = None, busiest_period: Duration | None = None, elastic: bool = False, mtbf: Duration | None = None,
+             mttr: Duration = 3600,
              checkpoint_interval: Duration = 1800, seed: int = 0, throughputs: str | os.PathLike[str] | None = None,
              device_type: str = "v100", intra_node_bandwidth: str | None = None, inter_node_bandwidth: str | None = None) -> Schedule:
     """Simulates a trace of jobs on a cluster under policies.
@@ -163,7 +164,8 @@ def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Seque
     documents: dict[str, str] = {}
     keywords = _keywords({
         "cluster": _document("cluster", cluster, documents), "policy": policy, "placement": placement, "objective": objective,
-        "slot_duration": slot_duration, "decide_at": decide_at, "duration_error": duration_error, "load": load, "busiest_period": busiest_period, "elastic": elastic, "mtbf": mtbf, "mttr": mttr,
+        "slot_duration": slot_duration, "decide_at": decide_at, "duration_error": duration_error, "load": load,
+        "busiest_period": busiest_period, "elastic": elastic, "mtbf": mtbf, "mttr": mttr,
         "checkpoint_interval": checkpoint_interval, "seed": seed, "throughputs": throughputs, "device_type": device_type,
         "intra_node_bandwidth": intra_node_bandwidth, "inter_node_bandwidth": inter_node_bandwidth})
     return Schedule(**_motley.schedule(_trace(trace, documents), keywords, documents))
