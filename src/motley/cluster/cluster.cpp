@@ -20,7 +20,10 @@ constexpr RenamedKey kRenamedKeys[] = {{"speed.fixed", "speed.layer_overhead"}};
 
 const std::vector<std::pair<std::string, DeviceKind>>& device_kinds() {
   static const std::vector<std::pair<std::string, DeviceKind>> kinds = {{"cpu", DeviceKind::kCpu},
-                                                                        {"cuda", DeviceKind::kCuda}};
+                                                                        {"cuda", DeviceKind::kCuda},
+                                                                        {"xpu", DeviceKind::kXpu},
+                                                                        {"mps", DeviceKind::kMps},
+                                                                        {"emulated", DeviceKind::kEmulated}};
   return kinds;
 }
 
@@ -152,7 +155,17 @@ Worker read_worker(const StrictYaml& section, const std::set<std::string>& types
 }  // namespace
 
 const char* to_string(DeviceKind kind) {
-  return kind == DeviceKind::kCpu ? "cpu" : "cuda";
+  return std::ranges::find(device_kinds(), kind, &std::pair<std::string, DeviceKind>::second)->first.c_str();
+}
+
+bool names_device(std::string_view device) {
+  if (device == "auto" || device == "cpu") return true;
+  const std::string_view name = device.substr(0, device.find(':'));
+  const std::string_view number = device.substr(std::min(device.size(), name.size() + 1));
+  const bool is_plain = name.size() == device.size();
+  return (is_plain || (!number.empty() && number.find_first_not_of("0123456789") == std::string_view::npos)) &&
+         name != "cpu" &&
+         std::ranges::find(device_kinds(), name, &std::pair<std::string, DeviceKind>::first) != device_kinds().end();
 }
 
 const Node* Cluster::node_with(std::string_view type, std::int64_t number) const {

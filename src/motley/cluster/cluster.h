@@ -15,8 +15,11 @@
 
 namespace motley::cluster {
 
-enum class DeviceKind { kCpu, kCuda };
-const char* to_string(DeviceKind kind);  // "cpu", "cuda"
+// CPUs, and accelerators by PyTorch's names; the last is nn/emulated's.
+enum class DeviceKind { kCpu, kCuda, kXpu, kMps, kEmulated };
+const char* to_string(DeviceKind kind);  // "cpu", "cuda", "xpu", "mps", "emulated"
+// Whether `device` is "auto", "cpu", or an accelerator of such a kind with or without a number, as in "cuda:1".
+bool names_device(std::string_view device);
 
 // What one device sustains, as a data sheet or a benchmark says it: enough to estimate a model that was never measured
 // there (model::estimate).

@@ -71,7 +71,7 @@ class Profiler {
 
  private:
   double now() const {
-    if (device_.is_cuda()) torch::cuda::synchronize(device_.index());
+    synchronize(device_);
     return clock_.now();
   }
 

@@ -1,7 +1,9 @@
 #include "motley/nn/runtime.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/ranges.h>
 
 #include <cmath>
@@ -9,6 +11,7 @@
 #include <mutex>
 
 #include "motley/base/random.h"
+#include "motley/nn/emulated/emulated_accelerator.h"
 
 namespace motley::nn {
 namespace {
@@ -37,26 +40,68 @@ void fill_mask(torch::Tensor& mask, const RandomSamples& samples, double share, 
   }
 }
 
+// By the name of an accelerator; nothing where PyTorch knows none of that name.
+std::optional<torch::DeviceType> accelerator_type(const std::string& name) {
+  try {
+    const torch::DeviceType type = torch::Device(name).type();
+    return at::isAccelerator(type) ? std::optional(type) : std::nullopt;
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 Result<torch::Device> parse_device(const std::string& text) {
   if (text == "cpu") return torch::Device(torch::kCPU);
-  const std::string digits = text == "cuda" ? "0" : text.starts_with("cuda:") ? text.substr(5) : "";
-  if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos) {
-    return fail(ErrorCode::kInvalidInput, "device: '{}' is not a device; accepted: cpu, cuda, cuda:N", text);
+  if (text == "auto") {
+    const auto accelerator = find_accelerator();
+    return accelerator ? torch::Device(*accelerator, 0) : torch::Device(torch::kCPU);
   }
-  if (!torch::cuda::is_available()) {
-    return fail(ErrorCode::kUnavailable,
-                "device: '{}' was asked for, but this libtorch sees no CUDA device (it needs a CUDA build of PyTorch, "
-                "an NVIDIA driver and a GPU); 'cpu' works here",
+  const std::string name = text.substr(0, text.find(':'));
+  const std::string digits = name.size() == text.size() ? "0" : text.substr(name.size() + 1);
+  if (name == emulated::kDeviceName) MOTLEY_TRY(emulated::enable());
+  const auto type = accelerator_type(name);
+  if (!type || digits.empty() || digits.size() > 2 || digits.find_first_not_of("0123456789") != std::string::npos) {
+    return fail(ErrorCode::kInvalidInput,
+                "device: '{}' is not a device; accepted: auto, cpu, cuda, xpu, mps, emulated, with or without a number "
+                "as in cuda:1",
                 text);
   }
-  const int index = std::stoi(digits), count = static_cast<int>(torch::cuda::device_count());
-  if (index >= count) {
-    return fail(ErrorCode::kInvalidInput, "device: '{}' does not exist; this machine has cuda:0 to cuda:{}", text,
-                count - 1);
+  const int index = std::stoi(digits), count = count_devices(*type);
+  if (count == 0) {
+    return fail(
+        ErrorCode::kUnavailable,
+        "device: '{}' was asked for, but this libtorch sees no such device (cuda needs a CUDA build of PyTorch, "
+        "an NVIDIA driver and a GPU); 'cpu' works here",
+        text);
   }
-  return torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(index));
+  if (index >= count) {
+    return fail(ErrorCode::kInvalidInput, "device: '{}' does not exist; this machine has {}:0 to {}:{}", text, name,
+                name, count - 1);
+  }
+  return torch::Device(*type, static_cast<c10::DeviceIndex>(index));
+}
+
+int count_devices(torch::DeviceType type) {
+  return c10::impl::hasDeviceGuardImpl(type) ? c10::impl::getDeviceGuardImpl(type)->deviceCount() : 0;
+}
+
+std::optional<torch::DeviceType> find_accelerator() {
+  const auto type = at::getAccelerator();
+  return type && count_devices(*type) > 0 ? type : std::nullopt;
+}
+
+double device_memory_bytes(torch::Device device) {
+  try {
+    return static_cast<double>(at::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
+  } catch (const c10::Error&) {
+    return 0;
+  }
+}
+
+void synchronize(torch::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 Result<torch::Dtype> parse_dtype(const std::string& text) {

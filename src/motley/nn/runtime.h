@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,8 +15,20 @@
 
 namespace motley::nn {
 
-// "cpu", "cuda" (the first device) or "cuda:N"; an error where this libtorch or this machine has no such device.
+// "cpu", an accelerator by PyTorch's name ("cuda", which is ROCm too, "xpu", "mps", "emulated", or a plug-in's) for the
+// first one, the name with a number ("cuda:1"), or "auto": the first accelerator, and the CPU where there is none. An
+// error where this libtorch or this machine has no such device. "emulated" makes the emulated accelerator known
+// (nn/emulated): ask for it before the first backward pass.
 Result<torch::Device> parse_device(const std::string& text);
+
+// How many devices of a type this process can use.
+int count_devices(torch::DeviceType type);
+// The type of accelerator that this process can use; none: it computes on the CPU.
+std::optional<torch::DeviceType> find_accelerator();
+// Of an accelerator, in bytes; 0 where its allocator does not say.
+double device_memory_bytes(torch::Device device);
+// Waits until a device has computed what it was given. Returns at once on the CPU.
+void synchronize(torch::Device device);
 
 // "float32" or "float64".
 Result<torch::Dtype> parse_dtype(const std::string& text);

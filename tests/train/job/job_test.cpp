@@ -96,7 +96,7 @@ TEST_F(JobTest, ChecksEachSpec) {
   EXPECT_THAT(refused({{"optimizer.nesterov", "true"}, {"optimizer.momentum", "0"}}), HasSubstr("optimizer.nesterov"));
   EXPECT_THAT(refused({{"epochs", "0"}}), HasSubstr("epochs and steps are both 0"));
   EXPECT_THAT(refused({{"batch_split.mode", "replay"}}), HasSubstr("batch_split.replay"));
-  EXPECT_THAT(refused({{"device", "tpu"}}), HasSubstr("device: 'tpu' is not accepted; accepted: cpu, cuda or cuda:N"));
+  EXPECT_THAT(refused({{"device", "tpu"}}), HasSubstr("device: 'tpu' is not accepted; accepted: auto, cpu, cuda"));
   EXPECT_THAT(refused({{"emulation", "p.json"}}), HasSubstr("emulation: "));
   EXPECT_THAT(refused({{"model.name", "exported"}}), HasSubstr("model.path"));
   EXPECT_THAT(refused({{"model.name", "mlp"}, {"data.name", "csv"}}), HasSubstr("data.train: data.name csv needs"));

@@ -26,6 +26,9 @@ class DeviceCopies {
   // Without `overlaps`, copies go through pageable memory, and the caller waits for each.
   static Result<DeviceCopies> create(at::Device device, bool overlaps = true);
 
+  at::Device device() const { return device_; }
+  bool overlap() const { return overlaps_; }
+
   // Memory of this machine for what is copied; not initialised, contiguous. Pinned where copies overlap; libtorch keeps
   // what is let go, and gives it out again once no copy needs it.
   Result<at::Tensor> host_memory(c10::IntArrayRef shape, at::ScalarType dtype) const;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -12,8 +13,11 @@
 #include <ranges>
 
 #include "motley/nn/gradients/device_copy.h"
+#include "motley/nn/gradients/pinned_region.h"
 
 namespace motley::nn {
+
+constexpr std::size_t kMostPadding = 4096;  // after a bucket
 
 struct GradientBuckets::State {
   struct Bucket {
@@ -23,9 +27,11 @@ struct GradientBuckets::State {
     std::size_t elements = 0;
     at::Tensor gradients;  // flat
     at::Tensor memory;     // flat view of the exchange's memory; the same tensor on the CPU
-    at::Tensor staged;     // pinned, between both; undefined on the CPU
+    at::Tensor staged;     // pinned, between both: `memory` itself where that is pinned; undefined on the CPU
     DeviceCopies::Arriving arriving;
     int incomplete = 0;  // parameters without a complete gradient since arm()
+
+    bool is_direct() const { return staged.is_same(memory); }
   };
 
   std::vector<Bucket> buckets;
@@ -33,6 +39,7 @@ struct GradientBuckets::State {
   at::ScalarType dtype = at::kFloat;
   bool overlaps = true;
   std::optional<DeviceCopies> copies;  // none on the CPU
+  PinnedRegion pinned;                 // the exchange's memory, where a device copies from and to it
   OnReady on_ready;                    // empty: not armed
   int next = 0;                        // the first bucket that was not announced
   Status status;
@@ -55,7 +62,7 @@ struct GradientBuckets::State {
     for (int index = 0; index < static_cast<int>(buckets.size()); ++index) {
       Bucket& bucket = buckets[static_cast<std::size_t>(index)];
       MOTLEY_TRY(bucket.arriving.wait());
-      bucket.memory.copy_(bucket.staged);
+      if (!bucket.is_direct()) bucket.memory.copy_(bucket.staged);
       MOTLEY_TRY(on_ready(index));
     }
     return {};
@@ -115,6 +122,12 @@ GradientBuckets::~GradientBuckets() {
     torch::autograd::impl::set_post_acc_grad_hooks(place.parameter.tensor, nullptr);
   }
   zero();
+  if (state_->pinned.holds()) {
+    // Copies of a step that was given up may be under way.
+    const at::Device device = state_->copies->device();
+    catch_torch(ErrorCode::kInternal, "waiting for copies",
+                [&] { c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index()); });
+  }
 }
 
 Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTensors& parameters,
@@ -174,6 +187,7 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory, co
   if (!device.is_cpu()) {
     MOTLEY_ASSIGN(state_->copies, DeviceCopies::create(device, state_->overlaps));
   }
+  const bool is_pinned = state_->copies && state_->copies->overlap() && pin(device.type(), memory);
   return catch_torch(ErrorCode::kInternal, "binding gradients to the exchange's memory", [&]() -> Status {
     const at::NoGradGuard no_grad;
     for (std::size_t index = 0; index < memory.size(); ++index) {
@@ -189,7 +203,10 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory, co
       bucket.gradients = bucket.memory;
       if (state_->copies) {
         bucket.gradients = at::empty_like(bucket.memory, bucket.memory.options().device(device));
-        MOTLEY_ASSIGN(bucket.staged, state_->copies->host_memory(bucket.memory.sizes(), state_->dtype));
+        bucket.staged = bucket.memory;
+        if (!is_pinned) {
+          MOTLEY_ASSIGN(bucket.staged, state_->copies->host_memory(bucket.memory.sizes(), state_->dtype));
+        }
       }
       bucket.gradients.zero_();
 
@@ -206,6 +223,23 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory, co
     }
     return {};
   });
+}
+
+// Whether the device copies from and to all of this memory by itself from now on: it is one region, all of it buckets
+// but for what aligns them.
+bool GradientBuckets::pin(c10::DeviceType type, const std::vector<std::span<std::byte>>& memory) {
+  std::byte* begin = memory.front().data();
+  std::byte* end = begin;
+  std::size_t bytes = 0;
+  for (const std::span<std::byte> bucket : memory) {
+    begin = std::min(begin, bucket.data());
+    end = std::max(end, bucket.data() + bucket.size());
+    bytes += bucket.size();
+  }
+  if (end - begin > static_cast<std::ptrdiff_t>(bytes + memory.size() * kMostPadding)) return false;
+  auto pinned = PinnedRegion::pin(type, {begin, end});
+  if (pinned) state_->pinned = std::move(*pinned);
+  return pinned.has_value();
 }
 
 Status GradientBuckets::bind_results(const std::vector<std::span<std::byte>>& memory) {
@@ -276,7 +310,7 @@ Status GradientBuckets::fetch(int bucket) {
   if (!state_->copies) return {};
   // The device has read `staged` for the step before: this step's gradients have come through it since.
   return catch_torch(ErrorCode::kInternal, "copying gradients to the device", [&] {
-    fetched.staged.copy_(fetched.memory);
+    if (!fetched.is_direct()) fetched.staged.copy_(fetched.memory);
     fetched.gradients.copy_(fetched.staged, /*non_blocking=*/true);
   });
 }

@@ -88,6 +88,7 @@ class GradientBuckets {
  private:
   struct State;  // shared with the hooks, which the parameters own
   explicit GradientBuckets(std::shared_ptr<State> state);
+  bool pin(c10::DeviceType type, const std::vector<std::span<std::byte>>& memory);
   std::shared_ptr<State> state_;
 };
 

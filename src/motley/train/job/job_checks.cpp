@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "motley/base/os/file.h"
+#include "motley/cluster/cluster.h"
 #include "motley/model/model_names.h"
 #include "motley/train/job/job.h"
 
@@ -116,8 +117,10 @@ Status check_execution(const ExecutionSpec& execution) {
                  fmt::format("emulation: '{}' is given; accepted with a plan file (key plan)", execution.emulation)},
                 {!execution.profile.empty() && !has_plan_file,
                  fmt::format("profile: '{}' is given; accepted with a plan file (key plan)", execution.profile)},
-                {device != "cpu" && device != "cuda" && !device.starts_with("cuda:"),
-                 fmt::format("device: '{}' is not accepted; accepted: cpu, cuda or cuda:N", device)}});
+                {!cluster::names_device(device),
+                 fmt::format("device: '{}' is not accepted; accepted: auto, cpu, cuda, xpu, mps or emulated, with or "
+                             "without a number as in cuda:1",
+                             device)}});
 }
 
 // Whether the network reads what the data has: tokens, categories, or neither.

@@ -243,7 +243,10 @@ const OptionTable<ExecutionSpec> kExecutionOptions = {
       "with a plan file: profile whose times for its device types and layers the workers take, to try a plan for "
       "devices that are not here; empty: they are as fast as they are"},
      &ExecutionSpec::emulation},
-    {common({"device", kText, "cpu, cuda or cuda:N, where the cluster file does not say"}), &ExecutionSpec::device},
+    {common({"device", kText,
+             "auto (an accelerator where there is one), cpu, cuda, xpu, mps or emulated, or one of them as in cuda:1, "
+             "where the cluster file does not say"}),
+     &ExecutionSpec::device},
     {{"threads", kInteger, "compute threads of a worker, where the cluster file does not say", 1, 1024},
      &ExecutionSpec::threads},
     {{"deterministic", kBoolean, "only kernels that give the same bits from run to run"},

@@ -83,6 +83,11 @@ struct Source {
   std::int64_t threads = 1;
 };
 
+bool is_here(DeviceKind kind) {
+  const auto accelerator = nn::find_accelerator();
+  return accelerator && c10::DeviceTypeName(*accelerator, /*lower_case=*/true) == cluster::to_string(kind);
+}
+
 // The types that are not scaled by a rule of the user's.
 Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scaling>& scalings) {
   const auto is_scaled = [&](const std::string& type) {
@@ -91,8 +96,10 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
   std::vector<Source> sources;
   if (job.execution.cluster.empty()) {
     sources.push_back({"cpu", DeviceKind::kCpu, std::nullopt, job.execution.threads});
-    if (torch::cuda::is_available()) {
-      sources.push_back({"cuda", DeviceKind::kCuda, std::nullopt, job.execution.threads});
+    if (job.execution.device.starts_with("emulated")) MOTLEY_TRY(nn::parse_device(job.execution.device));
+    for (const DeviceKind kind : {DeviceKind::kCuda, DeviceKind::kXpu, DeviceKind::kMps, DeviceKind::kEmulated}) {
+      if (!is_here(kind)) continue;
+      sources.push_back({cluster::to_string(kind), kind, std::nullopt, job.execution.threads});
     }
     std::erase_if(sources, [&](const Source& source) { return is_scaled(source.type); });
     return sources;
@@ -115,11 +122,11 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
                   "{}: device_types: '{}' and '{}' are both of kind {}, and this machine can be only one of them; "
                   "accepted: --scale TYPE=TYPE*FACTOR for the other",
                   job.execution.cluster, other->second, type.name, cluster::to_string(type.kind));
-    } else if (type.kind == DeviceKind::kCuda && !torch::cuda::is_available()) {
+    } else if (const auto device = nn::parse_device(cluster::to_string(type.kind)); !device) {
       return fail(ErrorCode::kInvalidInput,
-                  "{}: device_types: '{}' is of kind cuda, and there is no CUDA device here to measure; accepted: "
+                  "{}: device_types: '{}' is of kind {}, and there is no such device here to measure; accepted: "
                   "--scale {}=TYPE*FACTOR, where FACTOR multiplies the times of a TYPE that is here",
-                  job.execution.cluster, type.name, type.name);
+                  job.execution.cluster, type.name, cluster::to_string(type.kind), type.name);
     }
     sources.push_back(std::move(source));
   }
@@ -219,7 +226,6 @@ class JobProfiler {
   Result<model::DeviceProfile> measure(const Source& source, double share_of_time) {
     const ProcessorWatch watch;
     const double seconds = options_.seconds * share_of_time;
-    const bool is_cuda = source.kind == DeviceKind::kCuda;
     MOTLEY_ASSIGN(const torch::Device device, nn::parse_device(cluster::to_string(source.kind)));
     keep_freed_memory();
     nn::set_threads(static_cast<int>(source.threads));
@@ -228,15 +234,17 @@ class JobProfiler {
     options.seconds = seconds * kLayerShare;
     options.progress = [this](const std::string& text) { say(text); };
     options.stop = options_.stop;
-    const bool has_gpu = is_cuda && !machine_.gpus.empty();
-    const double memory = has_gpu ? machine_.gpus.front().memory_bytes : machine_.memory_bytes;
+    const bool has_gpu = source.kind == DeviceKind::kCuda && !machine_.gpus.empty();
+    const double memory = has_gpu           ? machine_.gpus.front().memory_bytes
+                          : device.is_cpu() ? machine_.memory_bytes
+                                            : nn::device_memory_bytes(device);
     if (memory > 0) options.memory_bytes = memory;
     MOTLEY_ASSIGN(nn::LayerTimes times, nn::profile_layers(*network_, profile_.graph, step_, device, options));
 
     model::DeviceProfile here;
     here.origin = model::Origin::kMeasured;
     here.layers = std::move(times.layers);
-    const std::string name = has_gpu ? machine_.gpus.front().name : machine_.processor;
+    const std::string name = has_gpu ? machine_.gpus.front().name : device.is_cpu() ? machine_.processor : device.str();
     here.rule = fmt::format("medians of {} whole passes at batches of {} with {} threads on {}", times.rounds,
                             fmt::join(times.batches, ", "), source.threads, name);
     if (times.batches.size() < options_.batches.size()) {

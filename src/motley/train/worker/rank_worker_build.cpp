@@ -18,17 +18,17 @@ namespace {
 constexpr std::uint16_t kAloneNumber = 0xffff;    // of a session of this rank alone; stages count from 1
 constexpr std::uint16_t kElasticStages = 0x8000;  // where numbers from 1 are those of epochs, stages count from here
 
-// "cpu", "cuda" or "cuda:N" for a rank; ranks of one host that only say "cuda" get a device each.
-std::string find_device(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {
+// A rank's device; ranks of one host that name only the kind of accelerator get one each.
+Result<torch::Device> find_device(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {
   const cluster::Worker& worker = cluster.workers[static_cast<std::size_t>(rank)];
   const cluster::DeviceType* type = cluster.device_type(worker.device);
   const bool from_file = !job.execution.cluster.empty() && type != nullptr && !is_synthetic(job);
-  const std::string device = from_file ? cluster::to_string(type->kind) : job.execution.device;
-  if (device != "cuda") {
-    return device;
+  const std::string name = from_file ? cluster::to_string(type->kind) : job.execution.device;
+  MOTLEY_ASSIGN(torch::Device device, nn::parse_device(name));
+  if (!device.is_cpu() && name.find(':') == std::string::npos) {
+    device.set_index(static_cast<torch::DeviceIndex>(local_rank % nn::count_devices(device.type())));
   }
-  const auto devices = static_cast<int>(torch::cuda::device_count());
-  return fmt::format("cuda:{}", devices > 0 ? local_rank % devices : 0);
+  return device;
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ Result<std::unique_ptr<TiedGradients>> RankWorker::build_network() {
   MOTLEY_ASSIGN(local.loss, nn::parse_loss(job_.training.loss));
   local.metric = nn::default_metrics(local.loss).front();
   MOTLEY_ASSIGN(local.dtype, nn::parse_dtype(job_.model.dtype));
-  MOTLEY_ASSIGN(local.device, nn::parse_device(find_device(job_, cluster_, role_.rank, role_.local_rank)));
+  MOTLEY_ASSIGN(local.device, find_device(job_, cluster_, role_.rank, role_.local_rank));
   local.seed = static_cast<std::uint64_t>(job_.seed);
   local.is_synthetic = is_synthetic(job_);
   MOTLEY_ASSIGN(nn::NetworkSpec spec, make_network_spec(job_, data_.train()));

@@ -1,0 +1,81 @@
+"""Jobs on the emulated accelerator: they train what they train on CPUs, alone and mixed with CPUs, and what our own code forgets
+to wait for ends them."""
+
+import json
+import subprocess
+
+from harness import BINARY, relative_difference
+from planned import NETWORK, PlannedJobs
+
+DEVICES = {"MOTLEY_EMULATED": "devices=2,memory=256MB,pageable=refused"}
+MOST_DIFFERENCE = 1e-6
+
+
+class Accelerators(PlannedJobs):
+    def cluster(self, kinds):
+        """Of types type0, type1 and so on, by their kinds, with a worker each."""
+        path = self.folder / "cluster.yaml"
+        types = ", ".join(f"{{name: type{i}, kind: {kind}}}" for i, kind in enumerate(kinds))
+        workers = "".join(f"  - {{name: worker{i}, device: type{i}}}\n" for i in range(len(kinds)))
+        path.write_text(f"version: 2\ndevice_types: [{types}]\nworkers:\n{workers}")
+        return path
+
+    def losses(self, run):
+        return [line["loss"] for line in self.lines(run) if "step_seconds" in line]
+
+    def assert_equal_runs(self, one, other):
+        self.assertLess(relative_difference(self.weights(one), self.weights(other)), MOST_DIFFERENCE)
+        self.assertEqual(len(self.losses(one)), len(self.losses(other)))
+        for host, device in zip(self.losses(one), self.losses(other)):
+            self.assertAlmostEqual(device, host, delta=MOST_DIFFERENCE * max(1, abs(host)))
+
+    def test_data_parallel_on_accelerators_and_mixed(self):
+        flags = ("--workers", 2, "--batch-split.mode", "fixed", "--batch-split.fixed", "36,24")
+        self.train("cpu", *flags)
+        output = self.train("emulated", *flags, "--device", "emulated", environment=DEVICES)
+        self.assert_equal_runs("cpu", "emulated")
+        self.assertNotIn("emulated accelerator:", output)
+        self.train("mixed", *flags, "--cluster", self.cluster(["cpu", "emulated"]), environment=DEVICES)
+        self.assert_equal_runs("cpu", "mixed")
+
+    def test_a_pipeline_of_a_cpu_and_an_accelerator(self):
+        plan = self.plan("plan", [(3, [1], {}), (7, [1], {})])
+        document = json.loads(plan.read_text())
+        document["stages"][1]["replicas"][0]["type"] = "type1"
+        plan.write_text(json.dumps(document))
+        flags = (*NETWORK, "--plan", plan)
+        self.train("cpu", *flags, "--cluster", self.cluster(["cpu", "cpu"]))
+        self.train("mixed", *flags, "--cluster", self.cluster(["cpu", "emulated"]), environment=DEVICES)
+        self.assert_equal_runs("cpu", "mixed")
+
+    def test_checkpoints_go_from_one_kind_of_device_to_another(self):
+        self.train("whole", "--optimizer.name", "adam", "--steps", 8)
+        self.train("half", "--optimizer.name", "adam", "--steps", 4, "--device", "emulated", environment=DEVICES)
+        self.train("half", "--optimizer.name", "adam", "--steps", 8, "--resume")
+        self.assert_equal_runs("whole", "half")
+
+    def test_profiles_measure_accelerators_beside_cpus(self):
+        output = self.folder / "profile.json"
+        done = subprocess.run([BINARY, "profile", self.job, "--output", output, "--cluster", self.cluster(["cpu", "emulated"]),
+                               "--batch-sizes", "2,8", "--time-limit", "2s"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        devices = json.loads(output.read_text())["devices"]
+        self.assertEqual([(device["type"], device["origin"]) for device in devices], [("type0", "measured"), ("type1", "measured")])
+        self.assertIn("emulated:0", devices[1]["rule"])
+
+    def test_what_is_forgotten_ends_the_run(self):
+        flags = ("--workers", 1, "--steps", 2, "--device", "emulated")
+        survey = self.folder / "places"
+        options = DEVICES["MOTLEY_EMULATED"]
+        self.train("complete", *flags, environment={"MOTLEY_EMULATED": f"{options},survey={survey}"})
+        places = [line.split()[0] for line in survey.read_text().splitlines()]
+        for order in ("wait", "synchronize", "pin"):
+            place = next(place for place in places if place.startswith(f"{order}:"))
+            output = self.train(f"without-{order}", *flags, expect=1, environment={"MOTLEY_EMULATED": f"{options},omit={place}"})
+            self.assertIn("emulated accelerator:", output)
+
+    def test_devices_that_are_not_there(self):
+        self.assertIn("device: 'emulated:7' does not exist", self.train("run", "--device", "emulated:7", expect=2, environment=DEVICES))
+        self.assertIn("MOTLEY_EMULATED: 'colour' is no key",
+                      self.train("other", "--device", "emulated", expect=2, environment={"MOTLEY_EMULATED": "colour=red"}))
+        self.assertIn("device: 'gpu' is not accepted", self.train("third", "--device", "gpu", expect=2))
