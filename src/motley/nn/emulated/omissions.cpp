@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kNames = {"wait", "record", "synchronize", "query", "record_stream", "pin"};
 constexpr int kMostFrames = 64;
-constexpr int kOwnFrames = 4;  // that tell places apart
+constexpr int kOwnFrames = 3;  // that tell places apart
 
 struct State {
   std::atomic<bool> is_on = false;
