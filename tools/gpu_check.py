@@ -56,7 +56,7 @@ def unit_tests():
     for program in ("nn_test", "device_rows_test"):
         results = FOLDER / f"{program}.json"
         results.unlink(missing_ok=True)
-        done = subprocess.run([FOLDER / program, "--gtest_filter=*Cuda*", f"--gtest_output=json:{results}"],
+        done = subprocess.run([FOLDER / program, "--gtest_filter=*Accelerator*", f"--gtest_output=json:{results}"],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
         suites = json.loads(results.read_text())["testsuites"] if results.exists() else []
         cases = [case for suite in suites for case in suite["testsuite"]]

@@ -40,7 +40,7 @@ import motley_backend
 
 _motley.set_own_program([sys.executable, "-m", "motley"], os.path.dirname(__file__))
 
-from . import _backend, nn, optim  # noqa: F401
+from . import _backend, emulated, nn, optim  # noqa: F401
 from ._elastic import make_elastic
 from ._launch import LaunchError, launch
 from ._loader import DataLoader, Mean
@@ -51,8 +51,10 @@ from ._results import Plan, Profile, Schedule, Simulation
 from ._run_step import run_step
 from ._weighting import weight_gradients
 
+if "MOTLEY_EMULATED" in os.environ:
+    emulated.enable_by_text(os.environ["MOTLEY_EMULATED"])
 motley_backend.register()
 
 __version__: str = _motley.version
-__all__ = ["DataLoader", "LaunchError", "Mean", "Pipeline", "Plan", "Profile", "Schedule", "Simulation", "estimate", "launch",
-           "make_elastic", "nn", "optim", "pipeline", "plan", "profile", "run_step", "schedule", "simulate", "weight_gradients"]
+__all__ = ["DataLoader", "LaunchError", "Mean", "Pipeline", "Plan", "Profile", "Schedule", "Simulation", "emulated", "estimate",
+           "launch", "make_elastic", "nn", "optim", "pipeline", "plan", "profile", "run_step", "schedule", "simulate", "weight_gradients"]

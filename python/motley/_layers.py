@@ -22,6 +22,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from . import _devices
+
 _FEW, _MORE = 2, 3  # rows of the two batches with which modules are traced: what differs between them depends on the batch
 _TOLERANCE = 1e-4  # relative, between gradients of the chain and of the module, whose sums may be taken in other orders
 _KINDS = (("embedding", "embedding"), ("attention", "attention"), ("conv", "convolution"), ("linear", "fully-connected"),
@@ -140,11 +142,11 @@ def unchanged(module: torch.nn.Module, *, with_parameters: bool = False) -> Iter
     kept = [*module.buffers(), *(module.parameters() if with_parameters else ())]
     state = [(tensor, tensor.detach().clone()) for tensor in kept]
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
-    devices = {tensor.device.index for tensor in module.parameters() if tensor.device.type == "cuda"}
+    devices = {tensor.device for tensor in module.parameters()}
     try:
         for parameter, _ in gradients:
             parameter.grad = None
-        with torch.random.fork_rng(sorted(device for device in devices if device is not None)):
+        with _devices.fork_random(devices):
             yield
     finally:
         with torch.no_grad():

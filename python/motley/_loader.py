@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 import torch.utils.data
 
-from . import _motley
+from . import _devices, _motley
 from ._arguments import check_group, read_integer, read_mean, read_number
 from ._planning import Document, list_proportions, read_plan
 from ._ranks import PendingRows, Ranks, check_alike
@@ -434,7 +434,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         items = dataset.__getitems__(samples) if hasattr(dataset, "__getitems__") else [dataset[sample] for sample in samples]
         self._hand_out(_Batch(step, split[rank], 1, True, True))
         batch = self.collate_fn(items)
-        if self.pin_memory and torch.cuda.is_available():
+        if self.pin_memory and torch.accelerator.is_available():
             batch = torch.utils.data._utils.pin_memory.pin_memory(batch)  # type: ignore[no-untyped-call]
         return batch
 
@@ -575,7 +575,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         device = next((weight.device for weight in self._weights), torch.device("cpu"))
         speed = os.environ.get("MOTLEY_EMULATED_SPEED")
         return {"name": f"rank {rank} on {socket.gethostname()}",
-                "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+                "device": _devices.describe(device),
                 "emulated": f"relative speed {speed}" if speed else None}
 
     def _window(self, cursor: int) -> int:

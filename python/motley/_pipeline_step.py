@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from . import _devices
 from ._layers import as_tuple, run_layers
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class _Pass:
         pipe = self._pipe
         examples, stage = (pipe._sent, pipe.stage + 1) if kind == _BACKWARD else (pipe._received, pipe.stage - 1)
         begin, end = self._rows[number]
-        pins = pipe.device.type == "cuda"
+        pins = pipe.device.type != "cpu"
         values = tuple(torch.empty((end - begin, *example.shape[1:]), dtype=example.dtype, pin_memory=pins) for example in examples)
         pieces = self._layout.pieces(pipe.rank, stage, self._micro_batches[number])
         for rank, low, high in pieces:
@@ -259,7 +260,7 @@ class Step(_Pass):
     def _recompute(self, number: int, held: _Held) -> tuple[torch.Tensor, ...]:
         """Forward once more, as it was."""
         device = self._pipe.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+        with _devices.fork_random([device]), torch.enable_grad():
             _restore_random(device, held.random)
             output = self._forward(self._layers, held.inputs)
             if self._is_last:
@@ -309,10 +310,9 @@ class Evaluation(_Pass):
 
 
 def _random_states(device: torch.device) -> Any:
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return torch.get_rng_state(), _devices.random_state(device)
 
 
 def _restore_random(device: torch.device, states: Any) -> None:
     torch.set_rng_state(states[0])
-    if states[1] is not None:
-        torch.cuda.set_rng_state(states[1], device)
+    _devices.set_random_state(device, states[1])

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from . import _motley
+from . import _devices, _motley
 from ._layers import Chain, as_tuple, cut, take_rows, unchanged
 from ._results import Profile
 
@@ -55,7 +55,7 @@ def profile(model: torch.nn.Module, example_inputs: torch.Tensor | Sequence[torc
             first one of 1 where the model refuses it (BatchNorm of a single value).
         seconds: about as long as it may take.
         name: of the model; by default its class.
-        device_type: by which a cluster file knows this device; by default ``"cpu"`` or ``"cuda"``.
+        device_type: by which a cluster file knows this device; by default as PyTorch names it: ``"cpu"``, ``"cuda"``.
         scale: device types that are not here: how many times as long each takes, such as ``{"gpu": 0.05}``.
 
     Raises:
@@ -231,7 +231,7 @@ class _Passes:
     def __init__(self, model: torch.nn.Module, chain: Chain, inputs: tuple[torch.Tensor, ...], targets: Any, loss: Loss | None,
                  optimizer: MakeOptimizer | None) -> None:
         self._chain, self._inputs, self._targets, self._loss = chain, inputs, targets, loss
-        self._is_cuda = inputs[0].device.type == "cuda"
+        self._device = inputs[0].device
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9))
         self._optimizer = make(self._parameters) if self._parameters else None
@@ -248,7 +248,7 @@ class _Passes:
         targets = None if self._targets is None else pytree.tree_map(lambda tensor: take_rows(tensor, rows), self._targets)
         for parameter in self._parameters:
             parameter.grad = None
-        clock = _Clock(self._inputs[0].device if self._is_cuda else None)
+        clock = _Clock(self._device if self._device.type != "cpu" else None)
         given: list[tuple[torch.Tensor, ...]] = []
         outputs: list[tuple[Any, ...]] = []
         for number, layer in enumerate(self._chain.layers):
@@ -305,8 +305,9 @@ class _Clock:
         if self._device is None:
             self._moments.append(time.perf_counter())
             return
-        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
+        module = _devices.find_module(self._device)
+        event = module.Event(enable_timing=True)
+        event.record(module.current_stream(self._device))
         self._moments.append(event)
 
     def seconds(self) -> list[float]:
@@ -314,7 +315,7 @@ class _Clock:
         pairs = list(zip(self._moments, self._moments[1:]))
         if self._device is None:
             return [after - before for before, after in pairs]
-        torch.cuda.synchronize(self._device)
+        _devices.find_module(self._device).synchronize(self._device)
         return [before.elapsed_time(after) / 1e3 for before, after in pairs]
 
 
@@ -373,7 +374,7 @@ def _measure(passes: _Passes, graph: Mapping[str, Any], sizes: Sequence[int], se
 def _warm_up(passes: _Passes, graph: Mapping[str, Any], sizes: Sequence[int], seconds: float, began: float) -> list[_Series]:
     """The batch sizes for which time and memory suffice, each of which has run."""
     bytes_per_sample = graph["input_bytes"] + sum(_COPIES * layer["activation_bytes"] for layer in graph["layers"])
-    memory = _memory_bytes(passes)
+    memory = _devices.memory_bytes(passes._device)
     series: list[_Series] = []
     round_seconds = last = 0.0
     for rows in sizes:
@@ -399,12 +400,6 @@ def _warm_up(passes: _Passes, graph: Mapping[str, Any], sizes: Sequence[int], se
         series.append(_Series(rows))
         round_seconds += last
     return series
-
-
-def _memory_bytes(passes: _Passes) -> float:
-    if passes._is_cuda:
-        return float(torch.cuda.get_device_properties(passes._inputs[0].device).total_memory)
-    return _motley.describe_machine()[1] or float("inf")
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> dict[str, float]:
@@ -455,8 +450,8 @@ def _assemble(model: torch.nn.Module, chain: Chain, graph: dict[str, Any], times
             **{way: fit_line([(one["batch_size"], one[f"{way}_seconds"]) for one in measurements]) for way in ("forward", "backward")},
             "update_seconds": times.update * layer.get("parameters", 0) / parameters if parameters else 0.0,
             "measurements": measurements})
-    cuda = next((tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"), None)
-    where = torch.cuda.get_device_name(cuda) if cuda is not None else _motley.describe_machine()[0]
+    device = next((tensor.device for tensor in model.parameters() if tensor.device.type != "cpu"), None)
+    where = _motley.describe_machine()[0] if device is None else _devices.describe(device)
     rule = (f"medians of {times.rounds} whole passes at batches of {', '.join(str(series.rows) for series in times.series)} with "
             f"{torch.get_num_threads()} threads on {where}")
     if not complete:

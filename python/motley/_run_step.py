@@ -81,8 +81,8 @@ def _run(step: Callable[[Any], Result], batch: Any, loader: DataLoader) -> Resul
         assert backend is not None
         if missing:
             gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            if torch.accelerator.is_available():
+                torch.accelerator.empty_cache()
             backend.give_up(missing)
         batch = _begin_again(missing, loader, weights, buffers)
 

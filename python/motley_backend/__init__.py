@@ -13,11 +13,23 @@ NAME = "motley"
 
 
 def register() -> None:
-    """Registers the backend with torch.distributed, where PyTorch has that. Any number of times."""
+    """Registers the backend with torch.distributed, where PyTorch has that. Any number of times, as more kinds of devices become known."""
     import torch.distributed as dist
 
-    if dist.is_available() and NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+    if not dist.is_available():
+        return
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=_devices())
+    known = dist.Backend.backend_capability[NAME]
+    known.extend(device for device in _devices() if device not in known)
+
+
+def _devices() -> list[str]:
+    """The CPU and every kind of accelerator: their values go through this machine's memory."""
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator()
+    return ["cpu", "cuda"] if accelerator is None or accelerator.type == "cuda" else ["cpu", "cuda", accelerator.type]
 
 
 def _create(options: Any, _: Any) -> Any:

@@ -6,7 +6,7 @@
 
 #include <deque>
 
-#include "motley/nn/runtime.h"
+#include "tests/nn/accelerator.h"
 
 namespace motley::nn {
 namespace {
@@ -37,11 +37,10 @@ TEST(DeviceCopies, PassTensorsOfTheCpuOn) {
 }
 
 // Memory is let go as soon as the calls allow, and so given out again while copies are under way.
-TEST(DeviceCopies, OnCudaManyAtOnceBringTheRightValues) {
-  if (!torch::cuda::is_available()) {
-    GTEST_SKIP() << "needs a CUDA device and a CUDA build of PyTorch";
-  }
-  const torch::Device device = *parse_device("cuda");
+TEST(DeviceCopies, OnAcceleratorsManyAtOnceBringTheRightValues) {
+  const auto accelerator = find_test_accelerator();
+  if (!accelerator) GTEST_SKIP() << "needs an accelerator that PyTorch can use";
+  const torch::Device device = *accelerator;
   for (const bool overlaps : {true, false}) {
     const auto copies = DeviceCopies::create(device, overlaps);
     ASSERT_TRUE(copies) << copies.error().message;

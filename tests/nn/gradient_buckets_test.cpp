@@ -8,6 +8,7 @@
 
 #include "motley/nn/loss.h"
 #include "motley/nn/networks.h"
+#include "tests/nn/accelerator.h"
 
 namespace motley::nn {
 namespace {
@@ -197,11 +198,10 @@ TEST(GradientBuckets, RefusesMixedTypes) {
   EXPECT_THAT(refused.error().message, ::testing::HasSubstr("'b'"));
 }
 
-TEST_F(GradientBucketsTest, OnCudaGradientsTravelThroughTheMemory) {
-  if (!torch::cuda::is_available()) {
-    GTEST_SKIP() << "needs a CUDA device and a CUDA build of PyTorch";
-  }
-  make("float64", 4096, torch::Device(torch::kCUDA, 0));
+TEST_F(GradientBucketsTest, OnAcceleratorsGradientsTravelThroughTheMemory) {
+  const auto accelerator = find_test_accelerator();
+  if (!accelerator) GTEST_SKIP() << "needs an accelerator that PyTorch can use";
+  make("float64", 4096, *accelerator);
   int announced = 0;
   buckets_->arm([&](int) -> Status {
     ++announced;

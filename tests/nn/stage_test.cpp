@@ -7,6 +7,7 @@
 
 #include "motley/nn/loss.h"
 #include "motley/nn/networks.h"
+#include "tests/nn/accelerator.h"
 #include "tests/nn/exported_file.h"
 
 namespace motley::nn {
@@ -314,7 +315,7 @@ TEST(Runtime, NamesDevicesThatAreNotHere) {
   EXPECT_TRUE(parse_device("cpu")->is_cpu());
   EXPECT_EQ(parse_device("tpu").error().code, ErrorCode::kInvalidInput);
   EXPECT_EQ(parse_device("cuda:x").error().code, ErrorCode::kInvalidInput);
-  if (torch::cuda::is_available()) {
+  if (count_devices(torch::kCUDA) > 0) {
     EXPECT_EQ(*parse_device("cuda"), torch::Device(torch::kCUDA, 0));
     EXPECT_EQ(parse_device("cuda:99").error().code, ErrorCode::kInvalidInput);
   } else {
@@ -332,13 +333,12 @@ TEST(Runtime, SeedsAreAFunctionOfTheirNumbers) {
   EXPECT_FALSE(torch::equal(first, torch::rand({8})));
 }
 
-// What a step computes, on a GPU where there is one.
-class Cuda : public ::testing::TestWithParam<const char*> {};
+// What a step computes, on an accelerator where there is one.
+class Accelerator : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Cuda, AStageGivesWhatItGivesOnTheCpu) {
-  if (!torch::cuda::is_available()) {
-    GTEST_SKIP() << "needs a CUDA device and a CUDA build of PyTorch";
-  }
+TEST_P(Accelerator, AStageGivesWhatItGivesOnTheCpu) {
+  const auto accelerator = find_test_accelerator();
+  if (!accelerator) GTEST_SKIP() << "needs an accelerator that PyTorch can use";
   const std::string name = GetParam();
   const bool reads_tokens = name == "transformer";
   NetworkSpec spec = make_spec(
@@ -351,7 +351,7 @@ TEST_P(Cuda, AStageGivesWhatItGivesOnTheCpu) {
   }
   const torch::Tensor inputs = reads_tokens ? torch::randint(10, {8, 12}, torch::kFloat64) : make_batch(spec, 8);
   const auto host = load_stage(spec, {.input_gradients = true});
-  const auto device = load_stage(spec, {.device = *parse_device("cuda"), .input_gradients = true});
+  const auto device = load_stage(spec, {.device = *accelerator, .input_gradients = true});
   std::vector<Tensors> found;  // outputs, then gradients of the input where it has any, then of the weights
   torch::Tensor output_gradient;
   for (Stage* stage : {host.get(), device.get()}) {
@@ -379,7 +379,7 @@ TEST_P(Cuda, AStageGivesWhatItGivesOnTheCpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Networks, Cuda, ::testing::Values("mlp", "cnn", "resnet18", "transformer"),
+INSTANTIATE_TEST_SUITE_P(Networks, Accelerator, ::testing::Values("mlp", "cnn", "resnet18", "transformer"),
                          [](const auto& example) { return std::string(example.param); });
 
 }  // namespace

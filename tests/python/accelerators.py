@@ -3,6 +3,7 @@ they mean, training against one process, and how ranks end."""
 import itertools
 import signal
 import sys
+import tempfile
 import unittest
 
 import torch
@@ -25,6 +26,7 @@ def my_device():
 def collectives():
     """The names of those that do not give what they mean."""
     rank, count, device, wrong = dist.get_rank(), dist.get_world_size(), my_device(), []
+    gloo_knows = torch.accelerator.current_accelerator().type == "cuda"  # what is left to it: of accelerators no other
 
     def mine(size, dtype):
         return values((size,), dtype, rank).to(device)
@@ -48,7 +50,7 @@ def collectives():
             gathered = torch.empty(count * size, dtype=dtype, device=device)
             dist.all_gather_into_tensor(gathered, mine(size, dtype))
             check(f"all_gather_into_tensor {name}", gathered, torch.cat(all_values))
-            if dtype == torch.bool:
+            if dtype == torch.bool or (dtype not in TYPES and not gloo_knows):
                 continue
             tensor = mine(size, dtype)
             dist.all_reduce(tensor)
@@ -62,9 +64,10 @@ def collectives():
             tensor = mine(size, dtype)
             dist.all_reduce(tensor, dist.ReduceOp.AVG)
             check(f"average {name}", tensor, sum(all_values) * (1 / count))
-    tensor = torch.tensor([float(rank)], device=device)
-    dist.all_reduce(tensor, dist.ReduceOp.MAX)
-    check("all_reduce max", tensor, torch.tensor([count - 1.0]))
+    if gloo_knows:
+        tensor = torch.tensor([float(rank)], device=device)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        check("all_reduce max", tensor, torch.tensor([count - 1.0]))
     return wrong
 
 
@@ -170,6 +173,59 @@ class Ends(unittest.TestCase):
     def test_a_rank_alone(self):
         for code, text in run_scripts(ALONE, 1, fresh=True):
             self.assertEqual(code, 0, text)
+
+
+@unittest.skipUnless(motley.emulated.is_enabled(), "the accelerator is no emulated one")
+class Emulated(unittest.TestCase):
+    """As a device of PyTorch's, which ranks do not need."""
+
+    def test_it_trains_as_the_cpu_does(self):
+        losses = {}
+        for device in ("cpu", "emulated"):
+            torch.manual_seed(3)
+            net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.ReLU(), torch.nn.Linear(16, 4)).to(device)
+            optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+            losses[device] = []
+            for step in range(5):
+                torch.manual_seed(step)
+                inputs = torch.randn(16, 8).to(device)
+                torch.manual_seed(100 + step)
+                loss = net(inputs).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses[device].append(loss.item())
+        torch.testing.assert_close(losses["emulated"], losses["cpu"], rtol=1e-6, atol=0)
+
+    def test_a_profile(self):
+        net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).to("emulated")
+        profile = motley.profile(net, torch.randn(32, 8).to("emulated"), batch_sizes=[4, 32], seconds=0.2)
+        device = profile.data["devices"][0]
+        self.assertEqual((device["type"], device["origin"]), ("emulated", "measured"))
+        self.assertIn("emulated accelerator", device["rule"])
+
+    def test_weights_are_saved_and_loaded(self):
+        net = torch.nn.Linear(8, 4).to("emulated")
+        with tempfile.TemporaryFile() as file:
+            torch.save(net.state_dict(), file)
+            file.seek(0)
+            for where in ("cpu", "emulated"):
+                file.seek(0)
+                loaded = torch.load(file, map_location=where, weights_only=True)
+                self.assertEqual(loaded["weight"].device.type, where)
+                self.assertTrue(torch.equal(loaded["weight"].cpu(), net.weight.detach().cpu()))
+
+    def test_what_is_not_waited_for_is_found(self):
+        values = torch.ones(10_000, device="emulated")
+        for waits in (True, False):
+            with motley.emulated.violations() as found:
+                host = torch.empty(10_000, pin_memory=True)
+                host.copy_(values, non_blocking=True)
+                if waits:
+                    torch.accelerator.synchronize()
+                host.sum()
+            self.assertEqual(len(found), 0 if waits else 1, found)
+            torch.accelerator.synchronize()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ Result<nn::DeviceCopies> DeviceQueue::copies(at::Device device) {
 
 Result<at::Tensor> DeviceQueue::memory(const at::Tensor& tensor) {
   MOTLEY_ASSIGN(const nn::DeviceCopies copies, this->copies(tensor.device()));
-  if (communicator_.allocates() && tensor.is_cuda() && tensor.nbytes() >= kSharedBytes) {
+  if (communicator_.allocates() && tensor.nbytes() >= kSharedBytes) {
     std::shared_ptr<PinnedBlocks> blocks;
     {
       const std::lock_guard lock(mutex_);

@@ -11,6 +11,7 @@ PYBIND11_MODULE(_motley, module) {
   motley::bind::add_gradient_hook(module);
   motley::bind::add_parameter_server(module);  // whose classes the parts below take
   motley::bind::add_embedding_tables(module);
+  motley::bind::add_emulated_accelerator(module);
   motley::bind::add_planning(module);
   motley::bind::add_process_pacer(module);
   motley::bind::add_served_parameters(module);

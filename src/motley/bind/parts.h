@@ -14,6 +14,7 @@ void add_backend(pybind11::module_& module);
 void add_batch_split(pybind11::module_& module);
 void add_commands(pybind11::module_& module);
 void add_embedding_tables(pybind11::module_& module);
+void add_emulated_accelerator(pybind11::module_& module);
 void add_gradient_hook(pybind11::module_& module);
 void add_parameter_server(pybind11::module_& module);
 void add_planning(pybind11::module_& module);

@@ -1,36 +1,16 @@
-// CUDA's functions are those of the library that libtorch has loaded, so that this builds without CUDA's headers.
 #include "motley/bind/pinned_blocks.h"
 
 #include <ATen/ATen.h>
-#include <dlfcn.h>
 
 #include <bit>
 
 #include "motley/nn/gradients/named_tensors.h"
 
 namespace motley::bind {
-namespace {
-
-constexpr unsigned kPortable = 1;  // cudaHostRegisterPortable: for all devices
-
-bool pin(void* memory, std::size_t bytes) {
-  using Register = int (*)(void*, std::size_t, unsigned);
-  static const auto call = reinterpret_cast<Register>(::dlsym(RTLD_DEFAULT, "cudaHostRegister"));
-  return call != nullptr && call(memory, bytes, kPortable) == 0;
-}
-
-void unpin(void* memory) {
-  using Unregister = int (*)(void*);
-  static const auto call = reinterpret_cast<Unregister>(::dlsym(RTLD_DEFAULT, "cudaHostUnregister"));
-  if (call != nullptr) call(memory);
-}
-
-}  // namespace
 
 PinnedBlocks::~PinnedBlocks() {
   for (auto& [bytes, block] : free_) {
     if (block.read) nn::catch_torch(ErrorCode::kInternal, "waiting for copies", [&] { block.read->synchronize(); });
-    unpin(block.memory.get());
   }
 }
 
@@ -58,8 +38,10 @@ Result<PinnedBlocks::Block> PinnedBlocks::take(collective::Communicator& communi
   }
   Block block;
   MOTLEY_ASSIGN(block.memory, communicator.allocate(bytes));
-  is_refused_ = !pin(block.memory.get(), bytes);
-  if (is_refused_) return fail(ErrorCode::kUnavailable, "shared memory cannot be pinned");
+  auto pinned = nn::PinnedRegion::pin(copies_.device().type(), {block.memory.get(), bytes});
+  is_refused_ = !pinned;
+  if (is_refused_) return fail(pinned.error());
+  block.pinned = std::make_shared<nn::PinnedRegion>(std::move(*pinned));
   return block;
 }
 

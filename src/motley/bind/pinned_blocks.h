@@ -1,4 +1,4 @@
-// Blocks of a communicator's memory that a CUDA device copies from and to by itself: pinned once each, and used again
+// Blocks of a communicator's memory that a device copies from and to by itself: pinned once each, and used again
 // and again, as pinning takes longer than an operation.
 #pragma once
 
@@ -11,6 +11,7 @@
 
 #include "motley/collective/communicator.h"
 #include "motley/nn/gradients/device_copy.h"
+#include "motley/nn/gradients/pinned_region.h"
 
 namespace motley::bind {
 
@@ -30,7 +31,8 @@ class PinnedBlocks {
  private:
   struct Block {
     std::shared_ptr<std::byte> memory;
-    std::shared_ptr<c10::Event> read;  // by the device; nullptr: never given out
+    std::shared_ptr<nn::PinnedRegion> pinned;  // goes first
+    std::shared_ptr<c10::Event> read;          // by the device; nullptr: never given out
   };
 
   Result<Block> take(collective::Communicator& communicator, std::size_t bytes);

@@ -9,6 +9,7 @@
 
 #include "motley/base/random.h"
 #include "motley/ps/embedding/row_optimizer.h"
+#include "tests/nn/accelerator.h"
 
 namespace motley::train {
 namespace {
@@ -97,11 +98,10 @@ TEST(DeviceRows, MoveAsRowsOfServersDo) {
   for (const RowOptimizer::Kind kind : kKinds) compare_with_a_map(torch::kCPU, kind);
 }
 
-TEST(DeviceRows, OnCudaMoveAsRowsOfServersDo) {
-  if (!torch::cuda::is_available()) {
-    GTEST_SKIP() << "needs a CUDA device and a CUDA build of PyTorch";
-  }
-  for (const RowOptimizer::Kind kind : kKinds) compare_with_a_map(torch::Device(torch::kCUDA, 0), kind);
+TEST(DeviceRows, OnAcceleratorsMoveAsRowsOfServersDo) {
+  const auto accelerator = nn::find_test_accelerator();
+  if (!accelerator) GTEST_SKIP() << "needs an accelerator that PyTorch can use";
+  for (const RowOptimizer::Kind kind : kKinds) compare_with_a_map(*accelerator, kind);
 }
 
 TEST(DeviceRows, ChangeNothingWhereTheyRefuse) {

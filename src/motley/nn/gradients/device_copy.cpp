@@ -56,9 +56,18 @@ Result<DeviceCopies::Arriving> DeviceCopies::to_host(const at::Tensor& values, s
   if (!into) {
     MOTLEY_ASSIGN(into, host_memory(values.sizes(), values.scalar_type()));
   }
+  return copy_to_host(values, *into, /*is_kept=*/false);
+}
+
+Result<DeviceCopies::Arriving> DeviceCopies::kept_to_host(const at::Tensor& values, const at::Tensor& into) const {
+  return copy_to_host(values, into, /*is_kept=*/true);
+}
+
+Result<DeviceCopies::Arriving> DeviceCopies::copy_to_host(const at::Tensor& values, const at::Tensor& into,
+                                                          bool is_kept) const {
   return catch_torch(ErrorCode::kInternal, "copying from " + device_.str(), [&] {
     const at::NoGradGuard no_grad;
-    Arriving arriving{*into, nullptr};
+    Arriving arriving{into, nullptr};
     if (!overlaps_) {
       arriving.values.copy_(values);
       return arriving;
@@ -71,7 +80,7 @@ Result<DeviceCopies::Arriving> DeviceCopies::to_host(const at::Tensor& values, s
       const c10::StreamGuard use(*out_);
       arriving.values.copy_(values, /*non_blocking=*/true);
     }
-    values.record_stream(*out_);  // its memory is not given out again before
+    if (!is_kept) values.record_stream(*out_);  // its memory is not given out again before
     arriving.done = std::make_shared<c10::Event>(device_.type());
     arriving.done->record(*out_);
     return arriving;

@@ -50,6 +50,8 @@ class DeviceCopies {
   // What these contiguous values of the device will be once all that is queued has been computed, copied into `into`
   // (host_memory of the same size), or into new memory without it. On the CPU, without `into`, the tensor itself.
   Result<Arriving> to_host(const at::Tensor& values, std::optional<at::Tensor> into = std::nullopt) const;
+  // The same of values that the caller keeps until they have arrived.
+  Result<Arriving> kept_to_host(const at::Tensor& values, const at::Tensor& into) const;
 
   // Values of this machine's memory, and as many of the device to write them into.
   struct Fill {
@@ -64,6 +66,7 @@ class DeviceCopies {
 
  private:
   DeviceCopies(at::Device device, bool overlaps) : device_(device), overlaps_(overlaps) {}
+  Result<Arriving> copy_to_host(const at::Tensor& values, const at::Tensor& into, bool is_kept) const;
 
   at::Device device_;
   bool overlaps_;                    // never on the CPU

@@ -53,7 +53,7 @@ struct GradientBuckets::State {
   Status announce(int index, Bucket& bucket) const {
     MOTLEY_TRY(catch_torch(ErrorCode::kInternal, "completing gradients", [&] { complete(bucket); }));
     if (!copies) return on_ready(index);
-    MOTLEY_ASSIGN(bucket.arriving, copies->to_host(bucket.gradients, bucket.staged));
+    MOTLEY_ASSIGN(bucket.arriving, copies->kept_to_host(bucket.gradients, bucket.staged));
     return {};
   }
 
@@ -122,7 +122,7 @@ GradientBuckets::~GradientBuckets() {
     torch::autograd::impl::set_post_acc_grad_hooks(place.parameter.tensor, nullptr);
   }
   zero();
-  if (state_->pinned.holds()) {
+  if (state_->copies && state_->copies->overlap()) {
     // Copies of a step that was given up may be under way.
     const at::Device device = state_->copies->device();
     catch_torch(ErrorCode::kInternal, "waiting for copies",

@@ -23,8 +23,6 @@ class PinnedRegion {
   PinnedRegion(PinnedRegion&& other) noexcept;
   PinnedRegion& operator=(PinnedRegion&& other) noexcept;
 
-  bool holds() const { return memory_ != nullptr; }
-
  private:
   c10::DeviceType type_ = c10::DeviceType::CPU;
   std::byte* memory_ = nullptr;  // nullptr: there is none
