@@ -126,9 +126,10 @@ Status run_profile(const ProfileArguments& arguments) {
   if (!json.is_asked()) print_profile(profile);
   for (const model::DeviceProfile& device : profile.devices) {
     if (device.origin != model::Origin::kMeasured || !device.noise || !model::is_too_noisy(*device.noise)) continue;
-    print_warning(fmt::format("'{}' was measured on a busy machine ({}): plans made of it may be far off; measure "
-                              "again when nothing else runs",
-                              device.type, model::describe(*device.noise)));
+    print_warning(
+        fmt::format("'{}' was measured on a busy machine ({}): plans made of it may be far off; measure "
+                    "again when nothing else runs",
+                    device.type, model::describe(*device.noise)));
   }
   MOTLEY_TRY(write_named("\nprofile", arguments.output, text));
   return json.print(text);

@@ -191,8 +191,8 @@ Result<train::Job> effective_job(const TrainRequest& request, bool resume) {
   if (resume) {
     const train::RunDirectory run(request.run_directory);
     if (!fs::exists(run.job_file())) {
-      return fail(ErrorCode::kInvalidInput, "--run-directory: '{}' holds no run to go on with; accepted: a run's folder",
-                  request.run_directory);
+      return fail(ErrorCode::kInvalidInput,
+                  "--run-directory: '{}' holds no run to go on with; accepted: a run's folder", request.run_directory);
     }
     return read_job({run.job_file().string(), request.job.flags});
   }
