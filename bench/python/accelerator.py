@@ -133,7 +133,7 @@ def mutants(folder, quick):
     missed = [place for place, times in found.items() if times < runs]
     kinds = sorted({place.split(":")[0] for place in found})
     return row("emulated-mutants", "not_found", len(missed), "", "less", 0, note=(
-        f"emulated; {len(found)} places ({', '.join(kinds)}) of a pipeline of a CPU and an accelerator left out one at a time, in {runs} runs "
+        f"emulated; {len(found)} places ({', '.join(kinds)}) of a pipeline of CPU and accelerator left out one at a time, in {runs} runs "
         f"each; not found in all: {', '.join(missed) or 'none'}"))
 
 
