@@ -69,7 +69,7 @@ class Accelerators(PlannedJobs):
         options = DEVICES["MOTLEY_EMULATED"]
         self.train("complete", *flags, environment={"MOTLEY_EMULATED": f"{options},survey={survey}"})
         places = [line.split()[0] for line in survey.read_text().splitlines()]
-        for order in ("wait", "synchronize", "pin"):
+        for order in ("wait", "record", "pin"):
             place = next(place for place in places if place.startswith(f"{order}:"))
             output = self.train(f"without-{order}", *flags, expect=1, environment={"MOTLEY_EMULATED": f"{options},omit={place}"})
             self.assertIn("emulated accelerator:", output)
