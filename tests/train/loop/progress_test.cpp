@@ -23,6 +23,19 @@ TEST(DrawnProgress, NeverLongerThanTheTerminalIsWide) {
   }
 }
 
+// The bar ends and the text begins in the same columns, whatever the text's length.
+TEST(DrawnProgress, TextsOfDifferentLengthsMoveNothing) {
+  for (const int columns : {60, 80, 100, 120}) {
+    std::size_t place = 0;
+    for (const std::size_t length : {40U, 71U, 75U, 78U}) {
+      const std::string line = draw_progress({0.5, "T" + std::string(length - 1, 't')}, columns, false, 78);
+      place = place == 0 ? line.find('T') : place;
+      EXPECT_EQ(line.find('T'), place) << columns << " columns, " << length << " characters";
+    }
+    EXPECT_EQ(place > 10, columns >= 100) << "with a bar where there is room for one";
+  }
+}
+
 TEST(DrawnProgress, NoBarInNarrowLinesOrWithoutAFraction) {
   EXPECT_EQ(draw_progress({0.25, "step 1/4  loss 2"}, 30, false), " 25 %  step 1/4  loss 2");
   EXPECT_EQ(draw_progress({-1, "opening the data"}, 80, false), "opening the data");

@@ -19,6 +19,7 @@ constexpr double kTerminalInterval = 0.1;  // seconds
 constexpr double kPlainInterval = 10;
 constexpr int kWidestBar = 30;
 constexpr int kNarrowestBar = 8;
+constexpr std::size_t kTextWidth = 78;  // of a step's text at its usual longest, so that it seldom grows
 
 std::string percent(double done) {
   return fmt::format("{:3.0f} %", std::floor(100 * done));
@@ -38,13 +39,14 @@ void tell_workers(int count) {
   std::fflush(stdout);
 }
 
-std::string draw_progress(const Progress& progress, int columns, bool is_utf8) {
+std::string draw_progress(const Progress& progress, int columns, bool is_utf8, std::size_t text_width) {
   const int room = std::max(1, columns - 1);  // the cursor stands behind it
   const std::string text = progress.text.substr(0, static_cast<std::size_t>(room));
   if (progress.done < 0) return text;
   const double done = std::clamp(progress.done, 0.0, 1.0);
   const std::string figures = percent(done) + "  " + text;
-  const int width = std::min(kWidestBar, room - 2 - static_cast<int>(figures.size()));
+  const std::size_t reserved = figures.size() - text.size() + std::max(text.size(), text_width);
+  const int width = std::min(kWidestBar, room - 2 - static_cast<int>(reserved));
   if (width < kNarrowestBar) return figures.substr(0, static_cast<std::size_t>(room));
   const int full = static_cast<int>(std::floor(done * width));
   return repeated(is_utf8 ? "━" : "#", full) + repeated(is_utf8 ? "─" : "-", width - full) + "  " + figures;
@@ -60,7 +62,9 @@ void ProgressLine::show(const Progress& progress, bool last) {
   if (marked_) {
     std::printf("%c%.4f %d %s\n", kProgressMark, progress.done, last ? 1 : 0, progress.text.c_str());
   } else if (terminal_) {
-    std::printf("\r\x1b[K%s", draw_progress(progress, terminal_columns(STDOUT_FILENO), shows_utf8()).c_str());
+    text_width_ = std::max({text_width_, progress.text.size(), kTextWidth});
+    const int columns = terminal_columns(STDOUT_FILENO);
+    std::printf("\r\x1b[K%s", draw_progress(progress, columns, shows_utf8(), text_width_).c_str());
     shown_ = true;
   } else {
     std::printf("%s\n", progress.text.c_str());

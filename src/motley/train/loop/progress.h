@@ -1,6 +1,7 @@
 // How a run is doing: a bar that is rewritten in place on a terminal, a plain line every ten seconds elsewhere.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace motley::train {
@@ -16,8 +17,9 @@ struct Progress {
   std::string text;
 };
 
-// "━━━━━━━━────────  42 %  TEXT", cut to the width; without a bar where that leaves no room for one.
-std::string draw_progress(const Progress& progress, int columns, bool is_utf8);
+// "━━━━━━━━────────  42 %  TEXT", cut to the width; without a bar where that leaves no room for one. The bar leaves the
+// text at least `text_width` columns, so that texts of different lengths do not move it.
+std::string draw_progress(const Progress& progress, int columns, bool is_utf8, std::size_t text_width = 0);
 
 // Shows progress on this process's standard output. One thread.
 class ProgressLine {
@@ -34,6 +36,7 @@ class ProgressLine {
   const bool terminal_;
   const bool marked_;  // under our launcher
   bool shown_ = false;
+  std::size_t text_width_ = 0;  // of the longest so far
   double next_ = 0;
 };
 
