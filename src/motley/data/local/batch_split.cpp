@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "motley/base/statistics.h"
+#include "motley/base/units.h"
 
 namespace motley::data {
 namespace {
@@ -193,7 +194,7 @@ Status BatchSplitter::observe(std::uint64_t step, std::span<const Observation> o
     last_seen_[i] = step;
     if (!fits_[i].observe(sample.samples[i], sample.seconds[i])) continue;
     changed = true;
-    reason_ = fmt::format("step {}: worker {} changed its speed", step, i);
+    reason_ = fmt::format("worker {} changed its speed", i);
   }
   if (changed) {
     history_.clear();
@@ -237,7 +238,7 @@ Status BatchSplitter::limit(std::uint64_t step, std::vector<WorkerLimits> limits
   best_.reset();
   history_.clear();
   BatchSplit shares = proportional(std::vector<double>(shares_.begin(), shares_.end()), options_.batch);
-  std::string reason = fmt::format("step {}: {} keep to new limits", step, format_text(shares));
+  std::string reason = fmt::format("{} keep to new limits", format_text(shares));
   move_to(step, std::move(shares), shards_, std::move(reason));
   return {};
 }
@@ -259,8 +260,8 @@ void BatchSplitter::welcome(std::uint64_t step, std::span<const std::size_t> new
   best_.reset();
   history_.clear();
   BatchSplit shares = proportional(weights, options_.batch);
-  std::string reason = fmt::format("step {}: {} with worker{} {} new", step, format_text(shares),
-                                   newcomers.size() == 1 ? "" : "s", fmt::join(newcomers, ", "));
+  std::string reason = fmt::format("{} with worker{} {} new", format_text(shares), newcomers.size() == 1 ? "" : "s",
+                                   fmt::join(newcomers, ", "));
   move_to(step, std::move(shares), shards_, std::move(reason));
 }
 
@@ -301,8 +302,8 @@ bool BatchSplitter::settle(std::uint64_t step) {
   if (best_ && best_->shares != shares_ && measured > best_->seconds * kTrialLoss) {
     const Measured best = *best_;
     move_to(step, best.shares, 0,
-            fmt::format("step {}: went back to {}: {} took {:.4g} s a step, those {:.4g} s", step,
-                        format_text(best.shares), format_text(shares_), measured, best.seconds));
+            fmt::format("went back to {}: {} took {} a step, those {}", format_text(best.shares), format_text(shares_),
+                        format_seconds(measured), format_seconds(best.seconds)));
     hold_until_ = step + hold_steps_;
     hold_steps_ *= 2;
     return true;
@@ -321,7 +322,7 @@ void BatchSplitter::consider_move(std::uint64_t step) {
   const auto split = solve_min_max(fitted, options_.limits, options_.batch);
   MOTLEY_INVARIANT(split.has_value(), "the limits were met before: {}", split.error().message);
   if (split->shares == shares_) {
-    reason_ = fmt::format("step {}: the shares are optimal", step);
+    reason_ = "the shares are optimal";
     return;
   }
   const double present = step_seconds(fitted, shares_);
@@ -333,14 +334,15 @@ void BatchSplitter::consider_move(std::uint64_t step) {
   }
   const double needed = std::max(kMinGain, kGainErrors * error / (present + common));
   if (gain <= needed) {
-    reason_ = fmt::format("step {}: stays at {}: {} would gain {:.1f}%, and {:.1f}% are needed to stand out", step,
-                          format_text(shares_), format_text(split->shares), 100 * gain, 100 * needed);
+    reason_ =
+        fmt::format("stays at {}: {} would gain {}, less than the {} that the measurements vary by",
+                    format_text(shares_), format_text(split->shares), format_percent(gain), format_percent(needed));
     return;
   }
   if (!best_ && !history_.empty()) best_ = Measured{shares_, median_step(steps_here_)};
   move_to(step, split->shares, 0,
-          fmt::format("step {}: {} should take {:.4g} s instead of {:.4g} s", step, format_text(split->shares),
-                      split->seconds, present));
+          fmt::format("{} should take {} instead of {}", format_text(split->shares), format_seconds(split->seconds),
+                      format_seconds(present)));
 }
 
 // A worker without samples may have become fast again: after a while it is given one and measured anew.
@@ -357,7 +359,7 @@ void BatchSplitter::wake_idle_workers(std::uint64_t step) {
     shares[i] += given;
     fits_[i].forget();
     last_seen_[i] = step;
-    move_to(step, std::move(shares), 0, fmt::format("step {}: tries worker {} again", step, i));
+    move_to(step, std::move(shares), 0, fmt::format("tries worker {} again", i));
     return;
   }
 }
@@ -429,8 +431,8 @@ bool BatchSplitter::consider_pulling(std::uint64_t step) {
   error_before_pulling_ =
       std::sqrt(std::max(0.0, squares / count - mean_before_pulling_ * mean_before_pulling_) / count);
   move_to(step, shares_, best_shards,
-          fmt::format("step {}: times vary at random: pulling {} shards should take {:.4g} s instead of {:.4g} s", step,
-                      best_shards, best, with_shares));
+          fmt::format("times vary at random: pulling {} shards should take {} instead of {}", best_shards,
+                      format_seconds(best), format_seconds(with_shares)));
   return true;
 }
 
@@ -461,9 +463,9 @@ void BatchSplitter::decide_while_pulling(std::uint64_t step) {
   no_pulling_until_ = step + pulling_pause_;
   pulling_pause_ *= 2;
   move_to(step, std::move(shares), 0,
-          slower
-              ? fmt::format("step {}: pulling took {:.4g} s a step, shares {:.4g} s", step, mean, mean_before_pulling_)
-              : fmt::format("step {}: times do not vary any more, shares do as well as pulling", step));
+          slower ? fmt::format("pulling took {} a step, shares {}", format_seconds(mean),
+                               format_seconds(mean_before_pulling_))
+                 : "times do not vary any more, shares do as well as pulling");
 }
 
 void BatchSplitter::move_to(std::uint64_t step, BatchSplit shares, std::uint32_t shards, std::string reason) {
