@@ -221,9 +221,10 @@ Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, dou
         .type = speed.type,
         .origin = Origin::kScaled,
         .rule = fmt::format(
-            "computed, not measured: the larger of operations at {:g} flop/s and memory traffic at {:g} "
-            "B/s, rows of tables at {:g}/s, {:g} s a layer and direction; backward is twice forward",
-            speed.flops_per_second, speed.bytes_per_second, speed.lookups_per_second, speed.layer_overhead_seconds),
+            "computed, not measured: the larger of operations at {:g} Gflop/s and memory traffic at {}/s, {} rows of "
+            "tables a second, {} a layer and direction; backward is twice forward",
+            speed.flops_per_second / 1e9, format_bytes(speed.bytes_per_second), format_number(speed.lookups_per_second),
+            format_seconds(speed.layer_overhead_seconds)),
         .compute_fraction = speed.compute_fraction,
         .communication_fraction = speed.communication_fraction,
         .fractions_origin = Origin::kScaled,

@@ -350,10 +350,10 @@ class JobProfiler {
     here.communication_fraction = std::clamp(2 - gradient_sync_ratio, 0.0, 1.0);
     here.fractions_origin = model::Origin::kFitted;
     here.fractions_rule = fmt::format(
-        "two points only: 1 and 2 workers of {} samples each on {} cores, which computed {} and {}; exchange of {} "
-        "between the two took {} over loopback TCP",
+        "two points only: 1 and 2 workers of {} samples each on {} cores, which computed {} and {}; the "
+        "synchronisation of {} between the two over loopback TCP took {}",
         batch, machine_.cores, format_seconds(one.compute), format_seconds(two.compute), format_bytes(bytes),
-        format_seconds(two.gradient_sync));
+        two.gradient_sync > 0 ? format_seconds(two.gradient_sync) : "no time beside the computation");
     return {};
   }
 
