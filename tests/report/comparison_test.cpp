@@ -138,8 +138,39 @@ TEST_F(ComparisonTest, OtherBatchesAreComparedByTheSample) {
   dynamic_.batch = 512;
   const Comparison comparison = compare();
   EXPECT_THAT(comparison.sentences[0], HasSubstr("for 1,000 samples instead of"));
+  EXPECT_THAT(figure(comparison, "a step").best(), ElementsAre(false, false)) << "of other numbers of samples";
+  EXPECT_THAT(figure(comparison, "samples per second").best(), ElementsAre(false, true));
   const double a = *figure(comparison, "a step").values[0] / 256, b = *figure(comparison, "a step").values[1] / 512;
   EXPECT_THAT(comparison.sentences[0], HasSubstr(fmt::format("({:.2f}× as fast)", a / b)));
+}
+
+TEST_F(ComparisonTest, RunsThatTrainSomethingElseAreSaidToAndNotMarked) {
+  equal_.job = "model:\n  name: cnn\n  dtype: float32\ndata:\n  name: fashion-mnist\n  prefetch: 2\n";
+  dynamic_.job = "model:\n  name: cnn\n  dtype: bfloat16\ndata:\n  name: fashion-mnist\n  prefetch: 4\n";
+  EXPECT_THAT(compare().sentences[0], HasSubstr("dynamic takes 14")) << "these are ways to train the same";
+  dynamic_.job = "model:\n  name: mlp\ndata:\n  name: mnist\n";
+  const Comparison comparison = compare();
+  EXPECT_THAT(
+      comparison.sentences[0],
+      HasSubstr(
+          "The runs do not train the same, as their models (cnn, mlp) and their data (fashion-mnist, mnist) differ: "));
+  EXPECT_THAT(comparison.sentences[1], AllOf(HasSubstr("dynamic takes 14"), Not(HasSubstr("fast"))));
+  for (const ComparedFigure& one : comparison.figures) {
+    EXPECT_THAT(one.best(), ElementsAre(false, false)) << one.name;
+  }
+  EXPECT_THAT(comparison_text(comparison), Not(HasSubstr("*")));
+}
+
+TEST_F(ComparisonTest, OfAScriptTheJobIsNotKnown) {
+  dynamic_.job = "";
+  const Comparison comparison = compare();
+  EXPECT_TRUE(comparison.differences.empty());
+  EXPECT_THAT(comparison.sentences[0], HasSubstr("dynamic takes 14"));
+}
+
+TEST_F(ComparisonTest, WhatOneRunAloneHasIsNotTheBest) {
+  EXPECT_THAT((ComparedFigure{"", "", {0.5, std::nullopt}, {"0.5", "–"}, ComparedFigure::Better::kMore}.best()),
+              ElementsAre(false, false));
 }
 
 TEST_F(ComparisonTest, ThePageShowsItAllAndEscapesNames) {

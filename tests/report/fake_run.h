@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ struct FakeRun {
   bool finished = true;
   bool loses_one = false;  // the last worker, before step 200; another one takes its place before step 300
   double row_bytes = 0;    // of the first worker's rows, pulled in a step; the others look none up
-  std::string decision = "shares moved: the step is predicted to take 26 % less";
+  std::string decision = "the measured speeds differ: a step should take 141 ms instead of 190 ms";
   std::string job = "model: cnn\ndataset: fashion-mnist\nglobal_batch: 256\nepochs: 3\nshares: dynamic\n";
 
   nlohmann::ordered_json price, planned;  // null: none
@@ -39,6 +40,7 @@ struct FakeRun {
 
   double seconds_per_sample = 1.5e-3;
   double batch = 256;
+  std::optional<double> last_loss = {};  // of the last fifth of the steps
 
   void write(const std::filesystem::path& folder) const {
     using Json = nlohmann::ordered_json;
@@ -130,6 +132,7 @@ struct FakeRun {
       line.epoch = static_cast<std::uint64_t>(step / 234);
       line.time = time;
       line.loss = 0.28 + 2.0 * std::exp(-4 * progress) + 0.06 * random.normal();
+      if (last_loss && step >= steps * 4 / 5) line.loss = *last_loss;
       line.accuracy = std::min(1.0, 0.9 - 0.8 * std::exp(-5 * progress) + 0.02 * random.normal());
       line.learning_rate = rate * (decays_rate ? 1 - static_cast<double>(step) / steps : 1);
       line.step_seconds = seconds;

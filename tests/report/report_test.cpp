@@ -15,6 +15,7 @@
 #include "motley/model/profile.h"
 #include "motley/planning/plan/plan.h"
 #include "motley/report/run.h"
+#include "motley/train/records/typical_steps.h"
 #include "tests/report/fake_run.h"
 
 namespace motley::report {
@@ -127,7 +128,7 @@ TEST(Figures, WorkersOfATypicalStepAddUpToTheBatchAndTheStep) {
   // The middle half, independently: the quarter of the slowest steps has the stall of step 350.
   std::vector<double> seconds;
   for (const StepMetrics& step : run->metrics.steps) {
-    if (!step.baseline && step.step >= kSettling) seconds.push_back(step.step_seconds);
+    if (!step.baseline && step.step >= train::kSettlingSteps) seconds.push_back(step.step_seconds);
   }
   std::sort(seconds.begin(), seconds.end());
   const std::size_t quarter = seconds.size() / 4;
@@ -171,10 +172,12 @@ TEST(Report, ShowsTheWholeRunAndLoadsNothing) {
   const std::string html = *read_file(folder.path / "report.html");
   EXPECT_TRUE(well_formed(html));
   for (const char* text :
-       {"started 2026-03-14 09:26 UTC", "88.6 %", "2.58×", "optimum 2.75×", "4.2 %", "Emulated", "6.0 ms a sample",
+       {"started 2026-03-14 09:26 UTC", "88.6 %", "2.58×", "4.2 %", "of all steps; ", "Emulated", "6.0 ms a sample",
         "Equal split", "One step as it happened", "Why shares moved", "checkpoint/ at step 350", "global_batch: 256"}) {
     EXPECT_THAT(html, HasSubstr(text));
   }
+  const Figures figures = compute_figures(*read_run(folder.path));
+  EXPECT_THAT(html, HasSubstr(fmt::format("optimum {:.2f}×", figures.equal->seconds / figures.optimum->seconds)));
   const std::string tags = markup(html);
   for (const char* loader : {"http:", "https:", "src=", "href=", "url(", "@import", "<link", "<img", "<iframe"}) {
     EXPECT_THAT(tags, Not(HasSubstr(loader)));
@@ -266,6 +269,62 @@ TEST(Report, TellsTheHistoryOfAResumedRun) {
   }
 }
 
+// A move of the split is one row, with the split before and from then on; baseline steps and decisions to stay are
+// none.
+TEST(Report, SaysWhyTheSplitMoved) {
+  Folder folder;
+  FakeRun fake;
+  fake.write(folder.path);
+  const auto run = read_run(folder.path);
+  ASSERT_TRUE(run) << run.error().message;
+  std::string lines;
+  std::vector<std::string> rows;
+  const StepMetrics* before = nullptr;
+  for (StepMetrics step : run->metrics.steps) {
+    if (step.step % 7 == 3) step.decision = "stays at what it is";
+    lines += train::to_json(step) + "\n";
+  }
+  ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", lines));
+  for (const StepMetrics& step : run->metrics.steps) {
+    if (step.baseline) continue;
+    if (before != nullptr && before->batch_split != step.batch_split) {
+      rows.push_back(fmt::format("<td class=\"number\">{}</td><td>{}</td><td>{}</td><td>{}</td>", step.step,
+                                 fmt::join(before->batch_split, "/"), fmt::join(step.batch_split, "/"), fake.decision));
+    }
+    before = &step;
+  }
+  const std::string html = markup(render_page(folder.path));
+  EXPECT_EQ(rows.size(), 3u) << "at steps 4, 8 and 12";
+  for (const std::string& row : rows) EXPECT_THAT(html, HasSubstr(row));
+  EXPECT_THAT(html, Not(HasSubstr("stays at")));
+}
+
+// What means nothing with one worker is left out, and legends name what the bars show.
+TEST(Report, OfOneWorkerHasNoSplitAndNoWaits) {
+  Folder folder;
+  FakeRun{.speeds = {1}, .names = {"only"}, .steps = 60}.write(folder.path);
+  const std::string html = markup(render_page(folder.path));
+  EXPECT_THAT(html, HasSubstr("A typical step"));
+  for (const char* text :
+       {"As Motley split it", "Optimum", "Largest wait", "from the steps so far", "wait for others</li>"}) {
+    EXPECT_THAT(html, Not(HasSubstr(text))) << text;
+  }
+}
+
+TEST(Report, AStopIsNoErrorAndADivergenceIsTold) {
+  Folder folder;
+  FakeRun{.last_loss = 1e22}.write(folder.path);
+  const std::string file = *read_file(folder.path / "run.json");
+  auto json = nlohmann::ordered_json::parse(file);
+  json["exit"] = "interrupted";
+  json["error"] = "stopped after step 464; a checkpoint was written";
+  ASSERT_TRUE(write_file(folder.path / "run.json", json.dump()));
+  const std::string html = markup(render_page(folder.path));
+  EXPECT_THAT(html, HasSubstr("<strong>Stopped</strong> Stopped after step 464; a checkpoint was written."));
+  EXPECT_THAT(html, Not(HasSubstr("<strong>Error</strong>")));
+  EXPECT_THAT(html, HasSubstr("<strong>Diverged</strong> The training loss is 1e+22, far above"));
+}
+
 // Shares of workers that compute different layers do not compare.
 TEST(Report, APlannedRunHasNoSharesAndNoOptimum) {
   Folder folder;
@@ -313,8 +372,9 @@ TEST(Report, HoldsAPlannedRunAgainstItsPrediction) {
   run.write(folder.path);
   write_plan(folder.path);
   const std::string html = markup(render_page(folder.path));
-  for (const char* text : {"planned: 2 stages, 4 micro-batches, 1f1b", "predicted 100 ms, +", "One step as predicted",
-                           "layer-1 on 2 × unit", "idle, predicted", "Cost of an epoch", "1.8 an hour"}) {
+  for (const char* text :
+       {"planned: 2 stages, 4 micro-batches, 1f1b", "predicted 145 ms; it takes ", "One step as predicted",
+        "layer-1 on 2 × unit", "idle, predicted", "Cost of an epoch", "1.8 an hour"}) {
     EXPECT_THAT(html, HasSubstr(text));
   }
   // Each of a stage's devices computes 4 micro-batches of 32 samples of 3 ms, of a step of 5 such times.

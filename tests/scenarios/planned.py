@@ -168,7 +168,7 @@ class Planned(PlannedJobs):
         predicted = json.loads((self.folder / "auto" / "plan.json").read_text())["predicted"]["step_seconds"]
         measured = rows["step_seconds"]["value"]
         if not [line for line in self.lines("auto") if line.get("event") == "moved"]:
-            self.assertAlmostEqual(rows["step_prediction_error"]["value"], abs(predicted / measured - 1), places=6)
+            self.assertAlmostEqual(rows["step_prediction_error"]["value"], abs(measured / predicted - 1), places=6)
 
     def test_a_lost_rank_is_named(self):
         plan = self.plan("plan", [(2, [1], {}), (4, [0.5, 0.5], {}), (7, [1], {})])

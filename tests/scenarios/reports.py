@@ -11,7 +11,7 @@ from harness import BINARY, Scenario, interrupt
 
 def middle_half(lines):
     """Of the steps that a page takes its typical step from, those whose time is in the middle half."""
-    steps = sorted((line for line in lines if "step_seconds" in line and not line.get("baseline") and line["step"] >= 20),
+    steps = sorted((line for line in lines if "step_seconds" in line and not line.get("baseline") and line["step"] > 20),
                    key=lambda line: line["step_seconds"])
     quarter = len(steps) // 4
     return steps[quarter : len(steps) - quarter]

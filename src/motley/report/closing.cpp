@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <span>
 
 #include "motley/base/os/terminal.h"
 #include "motley/base/units.h"
@@ -27,17 +26,16 @@ std::string as_number(double value) {
 std::string as_percent(double value) {
   return format_percent(value);
 }
-std::string as_speedup(double value) {
-  return fmt::format("{:.2f} times the equal split's", value);
+std::string as_factor(double value) {
+  return fmt::format("{:.2f}×", value);
 }
 
-// What was learned, and how fast; a step's time and what it consists of stand between them.
 constexpr SummaryFigure kQuality[] = {{"test_accuracy", "test accuracy", as_percent},
                                       {"test_loss", "test loss", as_number},
                                       {"test_auc", "test AUC", as_number}};
-constexpr SummaryFigure kSpeed[] = {{"step_speedup_over_equal", "speed", as_speedup},
-                                    {"step_prediction_error", "prediction is off by", as_percent},
-                                    {"worst_wait_share", "longest wait", as_percent}};
+constexpr SummaryFigure kSpeedUp = {"step_speedup_over_equal", "speed-up", as_factor};
+constexpr SummaryFigure kWait = {"worst_wait_share", "longest wait", as_percent};
+constexpr SummaryFigure kPrediction = {"step_prediction_error", "plan's prediction", as_percent};
 
 std::string closing_line(const char* label, const std::string& text) {
   return fmt::format("  {:<20}{}\n", label, text);
@@ -46,21 +44,27 @@ std::string closing_line(const char* label, const std::string& text) {
 std::string target_text(const BenchRow& row, const SummaryFigure& figure) {
   if (!row.target) return "";
   return fmt::format(
-      " (target: at {} {}, {})", row.more_is_better ? "least" : "most", figure.format(*row.target),
+      " (target {} {}, {})", row.more_is_better ? "≥" : "≤", figure.format(*row.target),
       row.met() ? colored("met", TextColor::kGood, STDOUT_FILENO) : colored("missed", TextColor::kBad, STDOUT_FILENO));
 }
 
-std::string list_figures(const Run& run, std::span<const SummaryFigure> figures) {
-  std::string text;
-  for (const SummaryFigure& figure : figures) {
-    const auto row = std::ranges::find(run.summary, figure.metric, &BenchRow::metric);
-    if (row != run.summary.end())
-      text += closing_line(figure.label, figure.format(row->value) + target_text(*row, figure));
-  }
-  return text;
+// Its line, with more words behind the figure; nothing where the summary has it not.
+std::string figure_line(const Run& run, const SummaryFigure& figure, const std::string& more = "") {
+  const auto row = std::ranges::find(run.summary, figure.metric, &BenchRow::metric);
+  if (row == run.summary.end()) return "";
+  return closing_line(figure.label, figure.format(row->value) + more + target_text(*row, figure));
 }
 
-// "computing 78 %, waiting 12 %, ...", the largest part first: of the time of all workers together.
+// The loss says by itself whether anything was learned, also where nothing was tested.
+std::string loss_line(const Run& run) {
+  const std::optional<LossChange> loss = measure_loss(run);
+  if (!loss) return "";
+  const std::string words = describe_loss(*loss);
+  const bool is_bad = loss->kind() == LossChange::Kind::kGrew || loss->kind() == LossChange::Kind::kNotFinite;
+  return closing_line("training loss", is_bad ? colored(words, TextColor::kBad, STDOUT_FILENO) : words);
+}
+
+// "computing 78 %, waiting for others 12 %, ...", the largest part first: of the time of all workers together.
 std::string time_parts(const TypicalStep& step) {
   Phases sum;
   for (const Phases& worker : step.workers) {
@@ -83,16 +87,25 @@ std::string time_parts(const TypicalStep& step) {
 }
 
 std::string first_line(const Run& run, const Figures& figures) {
-  const StepMetrics& last = run.metrics.steps.back();
-  std::string text = fmt::format("done in {}: {}, {}", format_seconds(last.time), format_count(last.step, "step"),
-                                 format_count(static_cast<std::int64_t>(last.epoch) + 1, "epoch"));
-  if (const auto& step = figures.basis(); step && step->seconds > 0) {
-    double samples = 0;
-    for (const Phases& worker : step->workers) samples += worker.samples;
-    if (figures.is_planned) samples = static_cast<double>(run.file.global_batch_size);
-    text += fmt::format(", {} samples/s", format_number(std::round(samples / step->seconds)));
-  }
+  std::string text = fmt::format("done in {}: {}", format_seconds(run_seconds(run)), describe_length(run, figures));
+  if (const auto samples = figures.samples_per_second()) text += fmt::format(", {} samples/s", format_number(*samples));
   return text + "\n";
+}
+
+// The worker that waits most of all steps, and what that is of a typical one, which has no stall.
+std::string wait_line(const Run& run, const Figures& figures) {
+  const auto typical = figures.max_wait_fraction();
+  return run.file.workers.size() < 2
+             ? ""
+             : figure_line(run, kWait,
+                           typical ? fmt::format(" of all steps, {} of a typical one", format_percent(*typical)) : "");
+}
+
+std::string prediction_line(const Run& run, const Figures& figures) {
+  if (!figures.predicted || !figures.balanced) return figure_line(run, kPrediction, " off");
+  const double off = figures.balanced->seconds / *figures.predicted - 1;
+  return closing_line(kPrediction.label, fmt::format("{}; a step took {} {}", format_seconds(*figures.predicted),
+                                                     format_percent(std::abs(off)), off < 0 ? "less" : "more"));
 }
 
 }  // namespace
@@ -101,11 +114,14 @@ Result<std::string> closing_text(const std::filesystem::path& folder) {
   MOTLEY_ASSIGN(const Run run, read_run(folder));
   if (run.metrics.steps.empty()) return std::string("done: no step was left to do\n");
   const Figures figures = compute_figures(run);
-  std::string text = first_line(run, figures) + list_figures(run, kQuality);
+  std::string text = first_line(run, figures) + loss_line(run);
+  for (const SummaryFigure& figure : kQuality) text += figure_line(run, figure);
   if (const auto& step = figures.basis()) {
-    text += closing_line("a step", fmt::format("{}: {}", format_seconds(step->seconds), time_parts(*step)));
+    const char* whose = run.file.workers.size() > 1 ? " (mean of the workers)" : "";
+    text += closing_line("a typical step",
+                         fmt::format("{}: {}{}", format_seconds(step->seconds), time_parts(*step), whose));
   }
-  text += list_figures(run, kSpeed);
+  text += prediction_line(run, figures) + figure_line(run, kSpeedUp, " over the equal split") + wait_line(run, figures);
   const auto audit = std::ranges::find(run.summary, "samples_not_used_exactly_once", &BenchRow::metric);
   if (audit != run.summary.end() && audit->value != 0) {
     const std::string wrong = fmt::format("{} lost or duplicated", format_number(audit->value));

@@ -36,6 +36,79 @@ std::vector<std::string> name_runs(const std::vector<fs::path>& folders, const s
   return names;
 }
 
+// --- Whether the runs do the same
+
+// job.yaml of a run directory is written by Motley: a key a line, those of a section indented below its name.
+std::vector<std::pair<std::string, std::string>> read_keys(const std::string& job) {
+  std::vector<std::pair<std::string, std::string>> keys;
+  std::string section;
+  for (std::size_t at = 0; at < job.size();) {
+    const std::size_t end = std::min(job.find('\n', at), job.size());
+    const std::string line = job.substr(at, end - at);
+    at = end + 1;
+    const std::size_t begin = line.find_first_not_of(' ');
+    const std::size_t colon = line.find(':');
+    if (begin == std::string::npos || line[begin] == '#' || colon == std::string::npos) continue;
+    std::string value = line.substr(colon + 1);
+    value.erase(0, std::min(value.find_first_not_of(' '), value.size()));
+    if (value.size() >= 2 && value.front() == '"' && value.back() == '"') value = value.substr(1, value.size() - 2);
+    const std::string key = line.substr(begin, colon - begin);
+    if (begin == 0) section = value.empty() ? key + "." : "";
+    if (begin > 0 || section.empty()) keys.emplace_back((begin > 0 ? section : "") + key, value);
+  }
+  return keys;
+}
+
+// Keys of the sections model and data that do not say what is learned, and from what.
+constexpr std::string_view kWays[] = {"model.dtype", "data.server", "data.token_file", "data.prefetch", "data.threads"};
+
+// What the runs train, as far as they say it: then less time or a better result says little of how they do it.
+struct Sameness {
+  bool model = true, data = true, batch = true;
+  bool trains_same() const { return model && data; }
+};
+
+Sameness compare_work(const std::vector<ComparedRun>& runs) {
+  Sameness same;
+  for (const ComparedRun& one : runs) {
+    if (one.figures.batch > 0 && runs[0].figures.batch > 0) same.batch &= one.figures.batch == runs[0].figures.batch;
+    if (one.run.job.empty() || runs[0].run.job.empty()) continue;
+    for (const auto& [section, is_same] : {std::pair("model", &same.model), {"data", &same.data}}) {
+      const auto work = [section = std::string(section)](const Run& run) {
+        auto found = read_keys(run.job);
+        std::erase_if(found, [&](const auto& key) {
+          return !(key.first == section || key.first.starts_with(section + ".")) ||
+                 std::ranges::find(kWays, key.first) != std::end(kWays);
+        });
+        return found;
+      };
+      *is_same &= work(one.run) == work(runs[0].run);
+    }
+  }
+  return same;
+}
+
+// What is compared all the same, where they do not.
+std::string describe_work(const std::vector<ComparedRun>& runs, const Sameness& same) {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* what, const char* key) {
+    std::vector<std::string> values;
+    for (const ComparedRun& one : runs) {
+      for (const auto& [name, value] : read_keys(one.run.job)) {
+        if (name == key && std::ranges::find(values, value) == values.end()) values.push_back(value);
+      }
+    }
+    parts.push_back(values.size() < 2 ? what : fmt::format("{} ({})", what, fmt::join(values, ", ")));
+  };
+  if (!same.model) add("models", "model.name");
+  if (!same.data) add("data", "data.name");
+  if (!same.batch) add("batches", "global_batch_size");
+  return fmt::format(
+      "The runs do not train the same, as their {} differ: times and results that depend on that say little of which "
+      "way of training is better, and are not marked.",
+      fmt::join(parts, " and their "));
+}
+
 // --- Figures
 
 // The last evaluation that has the value.
@@ -124,36 +197,39 @@ std::string four_digits(double value) {
   return fmt::format("{:.4g}", value);
 }
 
-void add_results(FigureTable& table, const std::vector<ComparedRun>& runs) {
+void add_results(FigureTable& table, const std::vector<ComparedRun>& runs, const Sameness& same) {
+  const Better more = same.data ? Better::kMore : Better::kNeither, less = same.data ? Better::kLess : Better::kNeither;
   const auto evaluated = [](std::optional<double> train::EvaluationFigures::* value) {
     return [value](const ComparedRun& one) { return last_value(one.run, value); };
   };
-  table.add("Result", "test accuracy", Better::kMore, evaluated(&train::EvaluationFigures::accuracy), percentage);
-  table.add("Result", "test AUC", Better::kMore, evaluated(&train::EvaluationFigures::auc), four_digits);
-  table.add("Result", "test loss", Better::kLess, evaluated(&train::EvaluationFigures::loss), four_digits);
+  table.add("Result", "test accuracy", more, evaluated(&train::EvaluationFigures::accuracy), percentage);
+  table.add("Result", "test AUC", more, evaluated(&train::EvaluationFigures::auc), four_digits);
+  table.add("Result", "test loss", less, evaluated(&train::EvaluationFigures::loss), four_digits);
   table.add(
-      "Result", "training loss, smoothed", Better::kLess, [](const ComparedRun& one) { return training_loss(one.run); },
+      "Result", "training loss, smoothed", less, [](const ComparedRun& one) { return training_loss(one.run); },
       four_digits);
-  if (const auto accuracy = common_accuracy(runs)) {
+  if (const auto accuracy = same.data ? common_accuracy(runs) : std::nullopt) {
     table.add(
-        "Result", fmt::format("time to {} test accuracy", percentage(*accuracy)), Better::kLess,
+        "Result", fmt::format("time to {} test accuracy", percentage(*accuracy)), same.model ? less : Better::kNeither,
         [accuracy](const ComparedRun& one) { return seconds_to_accuracy(one.run, *accuracy); }, format_seconds);
   }
 }
 
-// Of runs of different lengths, less in all is not better.
-Better whole_run(const std::vector<ComparedRun>& runs) {
-  const bool alike = std::ranges::all_of(
-      runs, [&](const ComparedRun& one) { return one.run.metrics.steps.size() == runs[0].run.metrics.steps.size(); });
+// Of runs of different lengths, or that train something else, less in all is not better.
+Better whole_run(const std::vector<ComparedRun>& runs, const Sameness& same) {
+  const bool alike = same.trains_same() && same.batch && std::ranges::all_of(runs, [&](const ComparedRun& one) {
+                       return one.run.metrics.steps.size() == runs[0].run.metrics.steps.size();
+                     });
   return alike ? Better::kLess : Better::kNeither;
 }
 
-void add_speed(FigureTable& table, const std::vector<ComparedRun>& runs) {
+void add_speed(FigureTable& table, const std::vector<ComparedRun>& runs, const Sameness& same) {
+  const Better less_of_a_step = same.trains_same() && same.batch ? Better::kLess : Better::kNeither;
   table.add(
-      "Speed", "samples per second", Better::kMore,
+      "Speed", "samples per second", same.trains_same() ? Better::kMore : Better::kNeither,
       [](const ComparedRun& one) { return one.figures.samples_per_second(); }, format_number);
   table.add(
-      "Speed", "duration", whole_run(runs), [](const ComparedRun& one) { return run_seconds(one.run); },
+      "Speed", "duration", whole_run(runs, same), [](const ComparedRun& one) { return run_seconds(one.run); },
       format_seconds);
   for (const auto& [name, part] : {std::pair("a step", &StepTime::total),
                                    {"– computing", &StepTime::compute},
@@ -162,13 +238,13 @@ void add_speed(FigureTable& table, const std::vector<ComparedRun>& runs) {
                                    {"– waiting for others", &StepTime::wait},
                                    {"– other", &StepTime::other}}) {
     table.add(
-        "Speed", name, Better::kLess,
+        "Speed", name, less_of_a_step,
         [part = part](const ComparedRun& one) { return one.time ? std::optional((*one.time).*part) : std::nullopt; },
         format_seconds);
   }
 }
 
-void add_size(FigureTable& table, const std::vector<ComparedRun>& runs) {
+void add_size(FigureTable& table, const std::vector<ComparedRun>& runs, const Sameness& same) {
   double all_sent = 0;  // where nothing goes over a network, nothing is said of it
   for (const ComparedRun& one : runs) {
     for (const StepMetrics& step : one.run.metrics.steps) all_sent += sent_bytes(step);
@@ -188,16 +264,16 @@ void add_size(FigureTable& table, const std::vector<ComparedRun>& runs) {
   table.add(
       "Size", "steps", Better::kNeither, [](const ComparedRun& one) { return std::ssize(one.run.metrics.steps); },
       whole_number);
-  table.add("Size", "sent over the network", whole_run(runs), sent, format_bytes);
+  table.add("Size", "sent over the network", whole_run(runs, same), sent, format_bytes);
   table.add(
-      "Size", "sent a step", Better::kLess,
+      "Size", "sent a step", same.trains_same() && same.batch ? Better::kLess : Better::kNeither,
       [sent](const ComparedRun& one) {
         const auto all = sent(one);
         return all ? std::optional(*all / static_cast<double>(one.run.metrics.steps.size())) : std::nullopt;
       },
       format_bytes);
   table.add(
-      "Size", "cost", whole_run(runs),
+      "Size", "cost", whole_run(runs, same),
       [](const ComparedRun& one) -> std::optional<double> {
         const auto& price = one.run.file.price_per_hour;
         return price ? std::optional(*price * run_seconds(one.run) / 3600) : std::nullopt;
@@ -206,27 +282,6 @@ void add_size(FigureTable& table, const std::vector<ComparedRun>& runs) {
 }
 
 // --- What the jobs differ in
-
-// job.yaml of a run directory is written by Motley: a key a line, those of a section indented below its name.
-std::vector<std::pair<std::string, std::string>> read_keys(const std::string& job) {
-  std::vector<std::pair<std::string, std::string>> keys;
-  std::string section;
-  for (std::size_t at = 0; at < job.size();) {
-    const std::size_t end = std::min(job.find('\n', at), job.size());
-    const std::string line = job.substr(at, end - at);
-    at = end + 1;
-    const std::size_t begin = line.find_first_not_of(' ');
-    const std::size_t colon = line.find(':');
-    if (begin == std::string::npos || line[begin] == '#' || colon == std::string::npos) continue;
-    std::string value = line.substr(colon + 1);
-    value.erase(0, std::min(value.find_first_not_of(' '), value.size()));
-    if (value.size() >= 2 && value.front() == '"' && value.back() == '"') value = value.substr(1, value.size() - 2);
-    const std::string key = line.substr(begin, colon - begin);
-    if (begin == 0) section = value.empty() ? key + "." : "";
-    if (begin > 0 || section.empty()) keys.emplace_back((begin > 0 ? section : "") + key, value);
-  }
-  return keys;
-}
 
 std::vector<std::pair<std::string, std::string>> list_facts(const Run& run) {
   std::vector<std::string> kinds;  // those that are side by side and alike counted together
@@ -263,7 +318,12 @@ std::vector<std::vector<std::string>> find_differences(const std::vector<Compare
   std::vector<std::vector<std::string>> rows;
   for (const std::string& key : keys) {
     const std::vector<std::string>& row = values[key];
-    if (std::ranges::all_of(row, [&](const std::string& value) { return value == row.front(); })) continue;
+    // Of a script's run the job is not known, so that it differs in none of its keys.
+    std::set<std::string> different;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (key.front() == '(' || !runs[i].run.job.empty()) different.insert(row[i]);
+    }
+    if (different.size() < 2) continue;
     rows.push_back({key});
     rows.back().insert(rows.back().end(), row.begin(), row.end());
   }
@@ -333,6 +393,12 @@ std::optional<double> seconds_per_sample(const Figures& figures) {
   return figures.is_planned || samples <= 0 ? std::nullopt : std::optional(seconds / samples);
 }
 
+std::string describe_gradient_sync(const ComparedRun& one) {
+  const std::string& method = one.run.file.gradient_sync;
+  return method.starts_with("none") ? one.name + " has no gradients to synchronise"
+                                    : fmt::format("{} synchronises gradients by {}", one.name, method);
+}
+
 // What stands behind the parts that changed.
 std::string describe_causes(const ComparedRun& first, const ComparedRun& second, const Unit& unit) {
   const StepTime &a = *first.time, &b = *second.time;
@@ -355,10 +421,16 @@ std::string describe_causes(const ComparedRun& first, const ComparedRun& second,
     }
   }
   if (differs(&StepTime::gradient_sync) && first.run.file.gradient_sync != second.run.file.gradient_sync) {
-    text += fmt::format(" Gradients are synchronised by {} instead of {}.", second.run.file.gradient_sync,
-                        first.run.file.gradient_sync);
+    text += fmt::format(" {}, and {}.", describe_gradient_sync(second), describe_gradient_sync(first));
   }
   return text;
+}
+
+// What each takes, where they do not train the same.
+std::string list_speed(const ComparedRun& first, const ComparedRun& second) {
+  const Unit unit = choose_unit(first, second);
+  return fmt::format("{} takes {} {}, and {} takes {}.", second.name, format_seconds(second.time->total * unit.second),
+                     unit.name, first.name, format_seconds(first.time->total * unit.first));
 }
 
 std::string describe_speed(const ComparedRun& first, const ComparedRun& second) {
@@ -376,14 +448,15 @@ std::string describe_speed(const ComparedRun& first, const ComparedRun& second) 
          describe_causes(first, second, unit);
 }
 
-std::vector<std::string> explain(const std::vector<ComparedRun>& runs) {
+std::vector<std::string> explain(const std::vector<ComparedRun>& runs, const Sameness& same) {
   std::vector<std::string> sentences;
+  if (!same.trains_same()) sentences.push_back(describe_work(runs, same));
   for (std::size_t i = 1; i < runs.size(); ++i) {
     if (runs[0].time && runs[i].time && runs[0].time->total > 0 && runs[i].time->total > 0) {
-      sentences.push_back(describe_speed(runs[0], runs[i]));
+      sentences.push_back(same.trains_same() ? describe_speed(runs[0], runs[i]) : list_speed(runs[0], runs[i]));
     }
   }
-  if (const auto accuracy = common_accuracy(runs)) {
+  if (const auto accuracy = same.data ? common_accuracy(runs) : std::nullopt) {
     std::vector<std::pair<double, std::string>> order;
     for (const ComparedRun& one : runs) {
       const double seconds = *seconds_to_accuracy(one.run, *accuracy);
@@ -403,7 +476,8 @@ std::vector<std::string> explain(const std::vector<ComparedRun>& runs) {
 std::vector<bool> ComparedFigure::best() const {
   std::vector<bool> best(values.size(), false);
   const bool differ = std::ranges::any_of(texts, [&](const std::string& text) { return text != texts.front(); });
-  if (better == Better::kNeither || !differ) return best;
+  const auto known = std::ranges::count_if(values, [](const auto& value) { return value.has_value(); });
+  if (better == Better::kNeither || !differ || known < 2) return best;
   std::optional<std::size_t> first;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i]) continue;
@@ -437,12 +511,13 @@ Result<Comparison> compare_runs(const std::vector<fs::path>& folders) {
     comparison.runs.push_back(std::move(one));
   }
   FigureTable table(comparison.runs);
-  add_results(table, comparison.runs);
-  add_speed(table, comparison.runs);
-  add_size(table, comparison.runs);
+  const Sameness same = compare_work(comparison.runs);
+  add_results(table, comparison.runs, same);
+  add_speed(table, comparison.runs, same);
+  add_size(table, comparison.runs, same);
   comparison.figures = std::move(table.rows);
   comparison.differences = find_differences(comparison.runs);
-  comparison.sentences = explain(comparison.runs);
+  comparison.sentences = explain(comparison.runs, same);
   return comparison;
 }
 

@@ -35,7 +35,8 @@ struct ComparedFigure {
   std::vector<std::string> texts;  // the same for people
   Better better = Better::kNeither;
 
-  // By run, as far as the texts tell them apart; none where it is better in neither direction, and where all are equal.
+  // By run, as far as the texts tell them apart; none where it is better in neither direction, where all are equal, and
+  // where one run alone has it.
   std::vector<bool> best() const;
 };
 

@@ -251,7 +251,11 @@ std::string comparison_text(const Comparison& comparison) {
     const std::vector<bool> best = figure.best();
     for (std::size_t i = 0; i < best.size(); ++i) rows.back().push_back(figure.texts[i] + (best[i] ? " *" : ""));
   }
-  std::string text = text_columns(rows) + "  (* the best)\n";
+  const bool is_marked = std::ranges::any_of(comparison.figures, [](const ComparedFigure& figure) {
+    const std::vector<bool> best = figure.best();
+    return std::ranges::find(best, true) != best.end();
+  });
+  std::string text = text_columns(rows) + (is_marked ? "  (* the best)\n" : "");
   for (const std::string& sentence : comparison.sentences) text += sentence + "\n";
   if (comparison.differences.empty()) return text + "the jobs differ in nothing\n";
   rows = comparison.differences;

@@ -226,7 +226,7 @@ std::string simulation_text(const Timeline& timeline, const planning::Plan& plan
        {std::pair{"forward", path.forward}, std::pair{"backward", path.backward}, std::pair{"transfers", path.transfer},
         std::pair{"gradient synchronisation", path.gradient_sync}, std::pair{"optimizer", path.update}}) {
     if (seconds > 0) {
-      text += fmt::format("  {:<10} {:<12} {:.1f} %\n", name, format_seconds(seconds), 100 * seconds / step);
+      text += fmt::format("  {:<25} {:<12} {:.1f} %\n", name, format_seconds(seconds), 100 * seconds / step);
     }
   }
   return text + "devices\n" + device_lines(timeline);

@@ -274,6 +274,7 @@ std::string summary_line(const FoundPlan& view) {
     line +=
         fmt::format(", {} for {} samples", format_figure(evaluation.cost), format_figure(view.problem.total_samples));
   }
+  if (evaluation.hourly_cost > 0) line += " (in the currency of the cluster file)";
   return line;
 }
 

@@ -3,7 +3,9 @@
 #include <fmt/chrono.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "motley/base/os/file.h"
@@ -14,6 +16,7 @@
 #include "motley/report/plan_view.h"
 #include "motley/report/run.h"
 #include "motley/report/run_curves.h"
+#include "motley/train/records/typical_steps.h"
 
 namespace motley::report {
 namespace {
@@ -26,7 +29,7 @@ std::string format_date(double seconds_since_1970) {
   return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(seconds_since_1970)));
 }
 
-std::vector<std::string> facts(const Run& run) {
+std::vector<std::string> facts(const Run& run, const Figures& figures) {
   std::vector<std::string> facts = {format_count(std::ssize(run.file.workers), "worker")};
   if (run.prediction) {
     const planning::Plan& plan = run.prediction->plan;
@@ -35,9 +38,7 @@ std::vector<std::string> facts(const Run& run) {
   }
   if (!run.file.gradient_sync.empty()) facts.push_back("gradient synchronisation: " + run.file.gradient_sync);
   if (!run.metrics.steps.empty()) {
-    const StepMetrics& last = run.metrics.steps.back();
-    facts.push_back(
-        fmt::format("{} steps, {}", last.step, format_count(static_cast<std::int64_t>(last.epoch) + 1, "epoch")));
+    facts.push_back(describe_length(run, figures));
     const std::size_t attempts = run.file.attempts.size();
     facts.push_back(format_seconds(run_seconds(run)) + (attempts > 1 ? fmt::format(" in {} attempts", attempts) : ""));
   }
@@ -46,9 +47,27 @@ std::vector<std::string> facts(const Run& run) {
   return facts;
 }
 
+// Its first letter as a sentence has it, and its end.
+std::string as_sentence(std::string text) {
+  if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text + ".";
+}
+
+// Where the training loss says that something is wrong, or explains curves that look so.
+std::string loss_notice(const Run& run) {
+  const std::optional<LossChange> loss = measure_loss(run);
+  if (!loss || loss->kind() == LossChange::Kind::kUsual) return "";
+  const bool has_stayed = loss->kind() == LossChange::Kind::kStayed;
+  return notice(has_stayed ? "Loss" : "Diverged", "The training loss is " + escape(describe_loss(*loss)) + ".",
+                has_stayed ? Tone::kPlain : Tone::kBad);
+}
+
 std::string notices(const Run& run) {
   std::string html;
-  if (run.file.error) html += notice("Error", escape(*run.file.error), Tone::kBad);
+  const bool is_stopped = run.file.exit.value_or("") == "interrupted";  // which is no error
+  if (run.file.error && is_stopped) html += notice("Stopped", escape(as_sentence(*run.file.error)));
+  if (run.file.error && !is_stopped) html += notice("Error", escape(*run.file.error), Tone::kBad);
+  html += loss_notice(run);
   if (run.metrics.is_torn) {
     html += notice("Cut short",
                    "The last line of metrics.jsonl is incomplete, as a killed run leaves it; it was left out.");
@@ -67,14 +86,13 @@ std::string notices(const Run& run) {
   return html;
 }
 
-// A large figure: the summary's row where there is one, else what the steps give so far; none where there is neither.
+// A large figure: the summary's row where there is one, else what the steps give; none where there is neither.
 struct Headline {
   const char* metric;
   const char* label;
   std::string (*format)(double);
   std::optional<double> measured = {};
-  bool has_optimum = false;  // the row's limit, or the one here, is the best there could be
-  std::optional<double> optimum = {};
+  std::string remark = {};
 };
 
 std::string draw(const Run& run, const Headline& headline) {
@@ -86,19 +104,39 @@ std::string draw(const Run& run, const Headline& headline) {
   std::vector<std::string> remarks;
   Tone tone = Tone::kPlain;
   if (!is_summed_up) {
-    remarks.push_back("from the steps so far");
+    if (!run.file.finished) remarks.emplace_back("from the steps so far");
   } else if (row->target) {
     remarks.push_back(fmt::format("target {} {}", row->more_is_better ? "≥" : "≤", headline.format(*row->target)));
     tone = row->met() ? Tone::kGood : Tone::kBad;
   }
-  const std::optional<double> optimum = is_summed_up && row->limit ? row->limit : headline.optimum;
-  if (headline.has_optimum && optimum) remarks.push_back("optimum " + headline.format(*optimum));
+  if (!headline.remark.empty()) remarks.push_back(headline.remark);
   return tile(headline.label, headline.format(is_summed_up ? row->value : *headline.measured),
               fmt::format("{}", fmt::join(remarks, " · ")), tone);
 }
 
-const char* own_heading(const Figures& figures) {
-  return figures.is_planned ? "As planned" : "As Motley split it";
+// What the best split would give, by the bars below.
+std::string speedup(const Run& run, const Figures& figures) {
+  const auto times = [](double value) { return fmt::format("{:.2f}×", value); };
+  const std::optional<double> optimum = figures.possible_speedup();
+  return draw(run, {"step_speedup_over_equal", "Speed-up over equal split", times, figures.speedup(),
+                    optimum ? "optimum " + times(*optimum) : ""});
+}
+
+// The summary's is of all steps, so that stalls count; the bars and the table of the workers are of a typical step.
+std::string wait(const Run& run, const Figures& figures) {
+  if (run.file.workers.size() < 2) return "";
+  const auto share = [](double value) { return format_percent(value); };
+  const bool is_of_all = std::ranges::any_of(
+      run.summary, [](const BenchRow& row) { return row.metric == std::string_view("worst_wait_share"); });
+  const std::optional<double> typical = figures.max_wait_fraction();
+  return draw(run, {"worst_wait_share", "Largest wait fraction of step time", share, typical,
+                    !is_of_all ? "of a typical step"
+                    : typical  ? fmt::format("of all steps; {} of a typical one", share(*typical))
+                               : "of all steps"});
+}
+
+std::string own_heading(const Run& run, const Figures& figures) {
+  return figures.is_planned ? "As planned" : run.file.workers.size() < 2 ? "A typical step" : "As Motley split it";
 }
 
 // A run that has moved to another plan is no longer what its first one predicted.
@@ -111,11 +149,11 @@ std::string planned_step(const Run& run, const Figures& figures) {
   if (!figures.balanced) return "";
   const double measured = figures.balanced->seconds;
   std::string remark = "nothing was predicted";
-  if (!keeps_its_plan(run)) {
-    remark = "of all plans that the run has followed";
-  } else if (run.prediction && run.prediction->plan.predicted.step_seconds > 0) {
-    const double predicted = run.prediction->plan.predicted.step_seconds;
-    remark = fmt::format("predicted {}, {:+.1f} %", format_seconds(predicted), 100 * (measured / predicted - 1));
+  if (figures.predicted) {
+    const double off = measured / *figures.predicted - 1;
+    remark = fmt::format("predicted {}; it takes {} {}{}", format_seconds(*figures.predicted),
+                         format_percent(std::abs(off)), off < 0 ? "less" : "more",
+                         keeps_its_plan(run) ? "" : "; of the last plan that the run has followed");
   }
   return tile("Step", format_seconds(measured), remark);
 }
@@ -128,14 +166,14 @@ std::string cost(const Run& run, const Figures& figures) {
   const double hours = basis->seconds * static_cast<double>(run.file.training_samples) /
                        static_cast<double>(run.file.global_batch_size) / 3600;
   return tile("Cost of an epoch", fmt::format("{:.3g}", *price * hours),
-              fmt::format("{:.3g} an hour for all devices, by the cluster file", *price));
+              fmt::format("{:.3g} an hour for all devices, in the currency of the cluster file", *price));
 }
 
 std::string throughput(const Figures& figures) {
   const std::optional<double> samples = figures.samples_per_second();
   if (!samples) return "";
   return tile("Samples per second", format_number(*samples),
-              fmt::format("{} a step of {:.0f}", format_seconds(figures.basis()->seconds), figures.batch));
+              fmt::format("{} a step of {:.0f}", format_seconds(figures.basis()->seconds), figures.samples));
 }
 
 std::string headlines(const Run& run, const Figures& figures) {
@@ -144,18 +182,20 @@ std::string headlines(const Run& run, const Figures& figures) {
     accuracy = line.evaluation.accuracy ? line.evaluation.accuracy : accuracy;
     auc = line.evaluation.auc ? line.evaluation.auc : auc;
   }
-  const auto times = [](double value) { return fmt::format("{:.2f}×", value); };
   const auto share = [](double value) { return format_percent(value); };
   const auto area = [](double value) { return fmt::format("{:.4f}", value); };
   const auto count = [](double value) { return fmt::format("{:.0f}", value); };
   return (auc ? draw(run, {"test_auc", "Test AUC", area, auc})
               : draw(run, {"test_accuracy", "Test accuracy", share, accuracy})) +
-         throughput(figures) +
-         (figures.is_planned ? planned_step(run, figures)
-                             : draw(run, {"step_speedup_over_equal", "Speed-up over equal split", times,
-                                          figures.speedup(), true, figures.possible_speedup()})) +
-         draw(run, {"worst_wait_share", "Largest wait fraction of step time", share, figures.max_wait_fraction()}) +
-         draw(run, {"samples_not_used_exactly_once", "Samples lost or duplicated", count}) + cost(run, figures);
+         throughput(figures) + (figures.is_planned ? planned_step(run, figures) : speedup(run, figures)) +
+         wait(run, figures) + draw(run, {"samples_not_used_exactly_once", "Samples lost or duplicated", count}) +
+         cost(run, figures);
+}
+
+// Of the kinds that occur.
+std::string explain_kinds(std::vector<std::pair<std::string, std::string>> kinds, const std::set<std::string>& shown) {
+  std::erase_if(kinds, [&](const auto& kind) { return !shown.contains(kind.first); });
+  return legend(kinds);
 }
 
 std::string bars(const Run& run, const Figures& figures) {
@@ -166,7 +206,8 @@ std::string bars(const Run& run, const Figures& figures) {
     for (const Phases& worker : (*step)->workers) extent = std::max(extent, worker.total());
   }
   if (extent <= 0) return "";
-  const auto group = [&](const char* heading, const std::string& remark, const TypicalStep& step) {
+  std::set<std::string> shown;  // kinds of which there is some
+  const auto group = [&](const std::string& heading, const std::string& remark, const TypicalStep& step) {
     std::vector<BarRow> rows;
     const std::vector<std::int64_t> whole = step.whole_samples();
     for (std::size_t i = 0; i < step.workers.size(); ++i) {
@@ -177,6 +218,7 @@ std::string bars(const Run& run, const Figures& figures) {
            {std::pair{"load", load}, {"compute", compute}, {"gradient_sync", gradient_sync}, {"wait", wait}}) {
         segments.push_back({at, at + seconds, kind, fmt::format("{}: {}", kind, format_seconds(seconds))});
         at += seconds;
+        if (seconds > 1e-3 * extent) shown.insert(kind);  // else too narrow to be seen
       }
       const std::string label = fmt::format("{}: load {}, compute {}, gradient synchronisation {}, wait {}",
                                             worker_name(run, i), format_seconds(load), format_seconds(compute),
@@ -188,19 +230,24 @@ std::string bars(const Run& run, const Figures& figures) {
   std::string html;
   if (figures.equal) {
     const char* steps = figures.balanced ? "baseline steps in this run" : "steps";
-    html += group("Equal split", fmt::format("middle half of {} {}", figures.equal->steps, steps), *figures.equal);
+    const std::string heading = run.file.workers.size() < 2 ? own_heading(run, figures) : "Equal split";
+    html += group(heading, fmt::format("middle half of {} {}", figures.equal->steps, steps), *figures.equal);
   }
   if (figures.balanced) {
-    html +=
-        group(own_heading(figures), fmt::format("middle half of {} steps", figures.balanced->steps), *figures.balanced);
+    html += group(
+        own_heading(run, figures),
+        fmt::format("middle half of {}{}", format_count(static_cast<std::int64_t>(figures.balanced->steps), "step"),
+                    figures.is_settled ? fmt::format(", without the first {}", train::kSettlingSteps) : ""),
+        *figures.balanced);
   }
   if (figures.optimum) {
     html += group("Optimum", "if each worker keeps the speed it showed and nobody waits", *figures.optimum);
   }
-  html += legend({{"load", "load"},
-                  {"compute", "compute"},
-                  {"gradient_sync", "gradient synchronisation"},
-                  {"wait", "wait for others"}});
+  html += explain_kinds({{"load", "load"},
+                         {"compute", "compute"},
+                         {"gradient_sync", "gradient synchronisation"},
+                         {"wait", "wait for others"}},
+                        shown);
   return card("Who did what in a step",
               "One bar a worker, all on the same scale of time: means over the steps whose time is in the middle half.",
               html, true);
@@ -219,18 +266,20 @@ std::string timeline(const Run& run, const Figures& figures) {
     double begin = 1e300, end = 0;
     std::vector<const TraceSpan*> spans = {};
   };
-  Window equal{"Equal split"}, own{own_heading(figures)};
+  Window equal{"Equal split"}, own{own_heading(run, figures)};
   std::set<std::int64_t> recorded;
   for (const TraceSpan& span : run.trace) recorded.insert(span.step);
   for (const StepMetrics& step : run.metrics.steps) {
     if (recorded.contains(step.step)) (step.baseline || step.mode == "equal" ? equal : own).step = step.step;
   }
   double extent = 0;
+  std::set<std::string> shown;
   for (Window* window : {&equal, &own}) {
     for (const TraceSpan& span : run.trace) {
       const bool is_shown = std::ranges::any_of(kinds, [&](const auto& kind) { return kind.first == span.phase; });
       if (span.step != window->step || !is_shown) continue;
       window->spans.push_back(&span);
+      if (span.end > span.begin) shown.insert(span.phase);
       window->begin = std::min(window->begin, span.begin);
       window->end = std::max(window->end, span.end);
     }
@@ -261,7 +310,7 @@ std::string timeline(const Run& run, const Figures& figures) {
   return card("One step as it happened",
               "Upper track: computing. Lower track: gradient synchronisation and waiting. All recorded steps are in "
               "<code>timeline.json</code>, which Perfetto and chrome://tracing open.",
-              html + legend(kinds), true);
+              html + explain_kinds(kinds, shown), true);
 }
 
 // The step as the plan's replay has it, to be held against the one that happened.
@@ -280,15 +329,42 @@ std::string log_card(const char* title, Rows rows, std::size_t count, bool wide)
               fmt::format("<div class=\"log\" tabindex=\"0\">{}</div>\n", text_table(std::move(rows), {0})), wide);
 }
 
-std::string decisions(const Run& run) {
-  Rows rows = {{"step", "decision", "samples"}};
-  std::size_t count = 0;
-  for (auto step = run.metrics.steps.rbegin(); step != run.metrics.steps.rend(); ++step) {
-    if (!step->decision || ++count > kMaxLogRows) continue;
-    rows.push_back(
-        {fmt::format("{}", step->step), *step->decision, fmt::format("{}", fmt::join(step->samples, " · "))});
+// Why the split became that of step `to`: of the decisions since the move before, the one that names it, or the last.
+std::string reason(const std::vector<const StepMetrics*>& steps, std::size_t from, std::size_t to) {
+  const std::string split = fmt::format("{}", fmt::join(steps[to]->batch_split, "/"));
+  std::string text;
+  for (std::size_t i = from; i <= to; ++i) {
+    const auto& decision = steps[i]->decision;
+    if (!decision) continue;
+    text = *decision;
+    if (text.find(split) != std::string::npos) break;
   }
-  return log_card("Why shares moved", std::move(rows), count, false);
+  return text;
+}
+
+// A row for each change of the split; a decision to keep it is none.
+std::string moves(const Run& run) {
+  std::vector<const StepMetrics*> steps;  // without an epoch's last one, where it is smaller
+  std::int64_t samples = 0;
+  for (const StepMetrics& step : run.metrics.steps) {
+    const std::int64_t own = std::accumulate(step.batch_split.begin(), step.batch_split.end(), std::int64_t{0});
+    if (step.baseline || step.batch_split.empty() || own < samples) continue;
+    samples = own;
+    steps.push_back(&step);
+  }
+  Rows rows;
+  std::size_t since = 0;
+  for (std::size_t i = 1; i < steps.size(); ++i) {
+    if (steps[i]->batch_split == steps[i - 1]->batch_split) continue;
+    rows.push_back({fmt::format("{}", steps[i]->step), fmt::format("{}", fmt::join(steps[i - 1]->batch_split, "/")),
+                    fmt::format("{}", fmt::join(steps[i]->batch_split, "/")), reason(steps, since, i)});
+    since = i;
+  }
+  const std::size_t count = rows.size();
+  std::ranges::reverse(rows);
+  if (count > kMaxLogRows) rows.resize(kMaxLogRows);
+  rows.insert(rows.begin(), {"from step", "samples before", "samples", "why"});
+  return log_card("Why shares moved", std::move(rows), count, true);
 }
 
 // Of a run that was resumed: each start, and what was done from it on.
@@ -320,29 +396,35 @@ std::string events(const Run& run) {
 }
 
 std::string workers(const Run& run, const Figures& figures) {
-  Rows rows = {{"rank", "name", "device", "emulated", "samples", "a sample takes", "waits", "idle"}};
+  const bool is_emulated =
+      std::ranges::any_of(run.file.workers, [](const train::RunWorker& worker) { return worker.emulated.has_value(); });
+  Rows rows = {{"rank", "name", "device", "samples", "a sample takes", "waits", "idle"}};
   const std::vector<std::int64_t> whole =
       figures.basis() ? figures.basis()->whole_samples() : std::vector<std::int64_t>();
   // The replay's devices are in the order of the ranks: by stage, and by replica in it.
   const bool is_predicted = run.prediction && run.prediction->timeline && keeps_its_plan(run) &&
                             run.prediction->timeline->devices.size() == run.file.workers.size();
   if (is_predicted) rows.front().emplace_back("idle, predicted");
+  if (is_emulated) rows.front().emplace_back("emulated");
   for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
     const train::RunWorker& worker = run.file.workers[i];
-    std::vector<std::string> row = {
-        fmt::format("{}", worker.rank), worker.name, worker.device, worker.emulated.value_or("no"), "–", "–", "–", "–"};
+    std::vector<std::string> row = {fmt::format("{}", worker.rank), worker.name, worker.device, "–", "–", "–", "–"};
     if (const auto& basis = figures.basis()) {
       const Phases& phases = basis->workers[i];
-      row[4] = fmt::format("{}", whole[i]);
-      if (phases.samples > 0) row[5] = format_seconds(phases.busy() / phases.samples);
-      if (basis->seconds > 0) row[6] = format_percent(phases.wait / basis->seconds);
-      if (basis->seconds > 0) row[7] = format_percent(1 - phases.busy() / basis->seconds);
+      row[3] = fmt::format("{}", whole[i]);
+      if (phases.samples > 0) row[4] = format_seconds(phases.busy() / phases.samples);
+      if (basis->seconds > 0) row[5] = format_percent(phases.wait / basis->seconds);
+      if (basis->seconds > 0) row[6] = format_percent(1 - phases.busy() / basis->seconds);
     }
     if (is_predicted) row.push_back(format_percent(run.prediction->timeline->devices[i].bubble_fraction));
+    if (is_emulated) row.push_back(worker.emulated.value_or("no"));
     rows.push_back(std::move(row));
   }
-  return card("Workers", "Idle is all of a step in which a device does not compute: waiting and exchanging.",
-              text_table(std::move(rows), {0, 4, 5, 6, 7, 8}), is_predicted);
+  std::vector<std::size_t> numeric = {0, 3, 4, 5, 6};
+  if (is_predicted) numeric.push_back(7);
+  return card("Workers",
+              "Of a typical step. Idle is all of it in which a device does not compute: waiting and exchanging.",
+              text_table(std::move(rows), numeric), is_predicted || is_emulated);
 }
 
 // Nothing where nothing went over a network and no rows were looked up.
@@ -420,10 +502,10 @@ std::string render(const Run& run) {
                             : exit.empty()     ? "finished"
                                                : exit,
                    .badge_tone = run.file.finished && exit == "done" ? Tone::kGood : Tone::kBad,
-                   .facts = facts(run),
+                   .facts = facts(run, figures),
                    .notices_html = notices(run),
                    .tiles_html = headlines(run, figures),
-                   .cards_html = history(run) + steps + workers(run, figures) + traffic(run, figures) + decisions(run) +
+                   .cards_html = history(run) + steps + workers(run, figures) + traffic(run, figures) + moves(run) +
                                  events(run) + summary(run) + job(run),
                    .footer = "Motley " + run.file.motley_version});
 }

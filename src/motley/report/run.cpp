@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "motley/base/os/file.h"
+#include "motley/base/units.h"
 #include "motley/serial/json_fields.h"
+#include "motley/train/records/typical_steps.h"
 
 namespace motley::report {
 namespace {
@@ -68,16 +71,9 @@ Result<std::vector<BenchRow>> read_summary(const fs::path& file) {
   return rows;
 }
 
-// Those whose time is in the middle half; all of fewer than four.
-std::vector<const StepMetrics*> middle_half(std::vector<const StepMetrics*> steps) {
-  std::ranges::stable_sort(steps, {}, &StepMetrics::step_seconds);
-  const auto quarter = static_cast<std::ptrdiff_t>(steps.size() / 4);
-  return {steps.begin() + quarter, steps.end() - quarter};
-}
-
 std::optional<TypicalStep> typical(const std::vector<const StepMetrics*>& all, std::size_t workers) {
   if (all.empty()) return std::nullopt;
-  const std::vector<const StepMetrics*> steps = middle_half(all);
+  const std::vector<const StepMetrics*> steps = train::middle_half(all);
   const auto over = [&](auto value) {
     double sum = 0;
     for (const StepMetrics* step : steps) sum += value(*step);
@@ -85,7 +81,7 @@ std::optional<TypicalStep> typical(const std::vector<const StepMetrics*>& all, s
   };
   TypicalStep result;
   result.steps = all.size();
-  result.seconds = over([](const StepMetrics& step) { return step.step_seconds; });
+  result.seconds = train::typical_seconds(all);
   for (std::size_t i = 0; i < workers; ++i) {
     const auto part = [&](auto member) {
       return over([&](const StepMetrics& step) {
@@ -107,6 +103,10 @@ std::optional<TypicalStep> typical(const std::vector<const StepMetrics*>& all, s
                               rows(&EmbeddingMetrics::prefetched)});
   }
   return result;
+}
+
+std::string format_loss(double loss) {
+  return std::abs(loss) < 1e6 ? format_number(loss) : fmt::format("{:.3g}", loss);
 }
 
 std::optional<double> ratio(const std::optional<TypicalStep>& over, const std::optional<TypicalStep>& under) {
@@ -181,6 +181,70 @@ std::string worker_name(const Run& run, std::size_t worker) {
   return one.name.empty() ? fmt::format("rank {}", one.rank) : one.name;
 }
 
+std::int64_t count_steps(const Run& run) {
+  if (run.metrics.steps.empty()) return 0;
+  return run.metrics.steps.back().step + (run.metrics.steps.front().step == 0 ? 1 : 0);
+}
+
+std::string describe_length(const Run& run, const Figures& figures) {
+  const StepMetrics& last = run.metrics.steps.back();
+  // A script's last steps are not recorded: what the ranks measured of a step is told with a later one.
+  std::string text = format_count(count_steps(run), "step") + (run.job.empty() ? " recorded" : "");
+  if (run.file.training_samples == 0) return text;
+  double samples = 0;  // of the last epoch
+  for (const StepMetrics& step : run.metrics.steps) {
+    if (step.epoch == last.epoch) samples += count_samples(step, figures);
+  }
+  const double part = std::min(1.0, samples / static_cast<double>(run.file.training_samples));
+  const std::string epochs = fmt::format("{:.4g}", std::round(100 * (static_cast<double>(last.epoch) + part)) / 100);
+  return text + fmt::format(", {} epoch{}", epochs, epochs == "1" ? "" : "s");
+}
+
+double count_samples(const StepMetrics& step, const Figures& figures) {
+  if (step.mode == "plan") return figures.batch;  // its samples are of each stage
+  double sum = 0;
+  for (const std::int64_t samples : step.samples) sum += static_cast<double>(samples);
+  return sum;
+}
+
+std::optional<LossChange> measure_loss(const Run& run) {
+  // That of the first step, before anything was learned, and the mean over the last tenth of the steps, of at most 20;
+  // a loss that is not finite counts as infinite.
+  const std::vector<StepMetrics>& steps = run.metrics.steps;
+  const bool is_told = std::ranges::any_of(steps, [](const StepMetrics& step) { return std::isfinite(step.loss); });
+  if (!is_told) return std::nullopt;
+  const std::size_t count = std::clamp<std::size_t>(steps.size() / 10, 1, 20);
+  const auto loss_of = [&](std::size_t i) {
+    return std::isfinite(steps[i].loss) ? steps[i].loss : std::numeric_limits<double>::infinity();
+  };
+  double sum = 0;
+  for (std::size_t i = steps.size() - count; i < steps.size(); ++i) sum += loss_of(i);
+  return LossChange{loss_of(0), sum / static_cast<double>(count), steps.size()};
+}
+
+LossChange::Kind LossChange::kind() const {
+  constexpr double kFar = 2;       // times as much
+  constexpr double kAlike = 0.01;  // a smaller part of it is none
+  if (!std::isfinite(last)) return Kind::kNotFinite;
+  if (steps < 2) return Kind::kUsual;
+  if (first > 0 && last > kFar * first) return Kind::kGrew;
+  return std::isfinite(first) && std::abs(last - first) <= kAlike * std::abs(first) ? Kind::kStayed : Kind::kUsual;
+}
+
+std::string describe_loss(const LossChange& loss) {
+  switch (loss.kind()) {
+    case LossChange::Kind::kNotFinite:
+      return fmt::format("not finite any more, {} at the beginning", format_loss(loss.first));
+    case LossChange::Kind::kGrew:
+      return fmt::format("{}, far above the {} at the beginning", format_loss(loss.last), format_loss(loss.first));
+    case LossChange::Kind::kStayed:
+      return fmt::format("{}, as at the beginning: the network has learned little or nothing", format_loss(loss.last));
+    case LossChange::Kind::kUsual:
+      break;
+  }
+  return fmt::format("{}, {} at the beginning", format_loss(loss.last), format_loss(loss.first));
+}
+
 double run_seconds(const Run& run) {
   double last = 0;
   for (const StepMetrics& line : run.metrics.steps) last = std::max(last, line.time);
@@ -226,25 +290,22 @@ std::optional<TypicalStep> compute_optimum(const TypicalStep& step) {
 
 Figures compute_figures(const Run& run) {
   const std::size_t workers = run.file.workers.size();
+  const train::TypicalSteps steps = train::choose_typical_steps(run.metrics, workers);
   Figures figures;
-  std::vector<const StepMetrics*> own, settled, equal;
-  for (const StepMetrics& step : run.metrics.steps) {
-    // After a resume with another number of workers, only steps of the present ones compare.
-    if (step.compute_seconds.size() != workers) continue;
-    figures.is_planned = figures.is_planned || step.mode == "plan";
-    if (step.baseline || step.mode == "equal") {
-      equal.push_back(&step);
-    } else {
-      own.push_back(&step);
-      if (step.step >= kSettling) settled.push_back(&step);
-    }
+  figures.is_planned = steps.is_planned;
+  figures.is_settled = steps.is_settled;
+  figures.balanced = typical(steps.own, workers);
+  figures.equal = typical(steps.equal, workers);
+  if (figures.basis() && !figures.is_planned && workers > 1) figures.optimum = compute_optimum(*figures.basis());
+  if (steps.is_planned && steps.own.back()->predicted_seconds.value_or(0) > 0) {
+    figures.predicted = steps.own.back()->predicted_seconds;
   }
-  figures.balanced = typical(settled.size() >= 5 ? settled : own, workers);
-  figures.equal = typical(equal, workers);
-  if (figures.basis() && !figures.is_planned) figures.optimum = compute_optimum(*figures.basis());
   figures.batch = static_cast<double>(run.file.global_batch_size);
-  if (figures.batch <= 0 && figures.basis() && !figures.is_planned) {
-    for (const Phases& worker : figures.basis()->workers) figures.batch += worker.samples;
+  figures.samples = figures.batch;
+  if (const auto& basis = figures.basis(); basis && !figures.is_planned) {
+    figures.samples = 0;
+    for (const Phases& worker : basis->workers) figures.samples += worker.samples;
+    if (figures.batch <= 0) figures.batch = figures.samples;
   }
   return figures;
 }
@@ -258,8 +319,8 @@ std::optional<double> Figures::possible_speedup() const {
 }
 
 std::optional<double> Figures::samples_per_second() const {
-  if (batch <= 0 || !basis() || basis()->seconds <= 0) return std::nullopt;
-  return batch / basis()->seconds;
+  if (samples <= 0 || !basis() || basis()->seconds <= 0) return std::nullopt;
+  return samples / basis()->seconds;
 }
 
 std::optional<double> Figures::max_wait_fraction() const {

@@ -57,8 +57,8 @@ struct Traffic {
   double pulled = 0, pushed = 0, rows_wait = 0, rows_needed = 0, rows_cached = 0, rows_prefetched = 0;
 };
 
-// A typical step: each value is the mean over the same steps, so that the workers' samples add up to the batch, and
-// their parts to the step. These are the steps whose time is in the middle half, so that no stall counts.
+// A typical step (train/records/typical_steps.h): each value is the mean over the same steps, so that the workers'
+// samples add up to the batch, and their parts to the step.
 struct TypicalStep {
   std::vector<Phases> workers;
   std::vector<Traffic> traffic;  // by worker
@@ -71,12 +71,15 @@ struct TypicalStep {
 };
 
 struct Figures {
-  std::optional<TypicalStep> balanced;  // steps with the run's own split, after the first kSettling
+  std::optional<TypicalStep> balanced;  // steps with the run's own split
   std::optional<TypicalStep> equal;     // baseline steps, or all steps of a run that splits equally
   std::optional<TypicalStep> optimum;   // nobody waits: see compute_optimum; not where workers compute different layers
   bool is_planned = false;              // workers compute the layers that a plan gives them
+  bool is_settled = false;              // the first steps are left out of `balanced`
+  std::optional<double> predicted;      // seconds of a step, by the plan that the run followed last
 
-  double batch = 0;  // samples of a step; 0: not known
+  double batch = 0;    // samples of a whole step; 0: not known
+  double samples = 0;  // of a typical step, which the last one of an epoch makes smaller; 0: not known
 
   // Of the run's own steps, or of those with the equal split where there are no others.
   const std::optional<TypicalStep>& basis() const { return balanced ? balanced : equal; }
@@ -101,10 +104,24 @@ std::vector<Attempt> list_attempts(const Run& run);
 // Of all attempts together.
 double run_seconds(const Run& run);
 
-// The first steps are left out where there are enough others: the split is still being learned.
-inline constexpr std::int64_t kSettling = 20;
-
 Figures compute_figures(const Run& run);
+
+std::int64_t count_steps(const Run& run);
+// "200 steps, 0.85 epochs"; "58 steps recorded" where a script recorded them. Of a run that has steps.
+std::string describe_length(const Run& run, const Figures& figures);
+// Of the step's global batch; 0: not known.
+double count_samples(const StepMetrics& step, const Figures& figures);
+
+// The training loss at the beginning and at the end.
+struct LossChange {
+  enum class Kind { kUsual, kGrew, kStayed, kNotFinite };
+  double first = 0, last = 0;
+  std::size_t steps = 0;
+  Kind kind() const;
+};
+// None where no step says it, as of a script that records none.
+std::optional<LossChange> measure_loss(const Run& run);
+std::string describe_loss(const LossChange& loss);  // "0.41, 2.31 at the beginning"
 
 // The least step time for the same samples when each worker keeps the speed it showed: worker i did n_i samples in
 // t_i seconds, so all of them together do Σ n_i / t_i samples a second, and B = Σ n_i samples take B / Σ (n_i / t_i).

@@ -167,13 +167,6 @@ double Smoothing::add(double value, double weight) {
   return weight_ > 0 ? sum_ / weight_ : value;
 }
 
-double count_samples(const StepMetrics& step, const Figures& figures) {
-  if (step.mode == "plan") return figures.batch;  // its samples are of each stage
-  double sum = 0;
-  for (const std::int64_t samples : step.samples) sum += static_cast<double>(samples);
-  return sum;
-}
-
 std::string run_curves(const Run& run, const Figures& figures) {
   return learning(run) + learning_rate(run) + samples_per_second(run, figures) + step_times(run, figures) + shares(run);
 }

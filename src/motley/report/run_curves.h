@@ -22,9 +22,6 @@ class Smoothing {
   double sum_ = 0, weight_ = 0;
 };
 
-// Samples of the step's global batch; 0: not known.
-double count_samples(const StepMetrics& step, const Figures& figures);
-
 // Cards, each a chart over the steps: loss, accuracy, learning rate, samples per second, step time, the batch split.
 std::string run_curves(const Run& run, const Figures& figures);
 

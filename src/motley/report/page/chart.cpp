@@ -155,12 +155,13 @@ std::vector<double> round_ticks(double extent) {
 
 std::string bar_axis(const std::vector<std::pair<double, std::string>>& ticks, double extent) {
   std::string svg = "<svg class=\"axis\" aria-hidden=\"true\">";
-  for (const auto& [at, words] : ticks) {
+  for (std::size_t i = 0; i < ticks.size(); ++i) {
+    const auto& [at, words] = ticks[i];
     const double x = std::clamp(at / extent, 0.0, 1.0) * 100;
     const char* end = x < 3 ? "first" : x > 97 ? "last" : "";
     svg += fmt::format(
-        "<line x1=\"{0:.3f}%\" x2=\"{0:.3f}%\" y2=\"5\"/><text x=\"{0:.3f}%\" y=\"17\" class=\"{1}\">{2}</text>", x,
-        end, escape(words));
+        "<line x1=\"{0:.3f}%\" x2=\"{0:.3f}%\" y2=\"5\"/><text x=\"{0:.3f}%\" y=\"17\" class=\"{1}{2}\">{3}</text>", x,
+        end, i % 2 == 1 ? " second" : "", escape(words));  // narrow screens leave every second one out
   }
   return svg + "</svg>";
 }

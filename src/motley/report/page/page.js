@@ -11,9 +11,12 @@
   const charts = [];
   const ranges = {};  // that are chosen, by the name of the axis
 
+  // As all numbers of the pages are written: 1,000; 0.0012; 1.2e-7.
   function tick(value, percent) {
     if (percent) return +(100 * value).toPrecision(6) + ' %';
-    return Math.abs(value) >= 1e5 ? value.toExponential() : String(+value.toPrecision(6));
+    const rounded = +value.toPrecision(6), size = Math.abs(rounded);
+    if (size >= 1e15) return rounded.toExponential();
+    return size >= 1000 ? rounded.toLocaleString('en-US') : String(rounded);
   }
 
   // At most eight, at round numbers.
@@ -35,8 +38,8 @@
     return radii;
   }
 
-  function dataset(series, index, data, color) {
-    const pale = color + '55';
+  function dataset(series, index, data, color, faint) {
+    const pale = color + faint;
     const again = series.color >= colors;
     const count = series.points.length;
     const hasMarks = series.style === 'marks' || series.style === 'marked' || series.style === 'spaced';
@@ -227,7 +230,7 @@
         type: 'line',
         data: {
           source: data,
-          datasets: data.series.map((series, i) => dataset(series, i, data, color('--series-' + series.color % colors))),
+          datasets: data.series.map((series, i) => dataset(series, i, data, color('--series-' + series.color % colors), color('--faint'))),
         },
         plugins: [names, selection],
         options: {
@@ -239,7 +242,7 @@
           interaction: {mode: 'nearest', axis: 'x', intersect: false},
           scales: {
             x: {
-              ...axis(data.x, {}), min, max, bounds: 'data',
+              ...axis(data.x, {callback: value => tick(value)}), min, max, bounds: 'data',
               afterBuildTicks: scale => { scale.ticks = roundTicks(scale.min, scale.max, data.x === 'step'); },
             },
             y: {
@@ -254,7 +257,7 @@
                   label => ({...label, pointStyle: sample(chart.data.datasets[label.datasetIndex])})),
             }},
             tooltip: {callbacks: {
-              title: items => items.length ? data.x + ' ' + +items[0].parsed.x.toPrecision(6) : '',
+              title: items => items.length ? data.x + ' ' + tick(items[0].parsed.x) : '',
               label: item => item.dataset.label + ': ' + tick(+item.parsed.y.toPrecision(4), data.percent),
             }},
           },

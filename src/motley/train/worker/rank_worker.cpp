@@ -279,7 +279,10 @@ Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
     for (const planning::Stage& stage : layout_->plan().stages) {
       by_stage.emplace_back(planning::to_string(stage.gradient_sync));
     }
-    facts.gradient_sync = fmt::format("{} by stage", fmt::join(by_stage, ", "));
+    const bool are_alike = std::ranges::all_of(by_stage, [&](const auto& one) { return one == by_stage.front(); });
+    facts.gradient_sync = !are_alike                   ? fmt::format("{} by stage", fmt::join(by_stage, ", "))
+                          : by_stage.front() == "none" ? "none, as each stage has one device"
+                                                       : by_stage.front() + " in each stage";
     facts.plan = &layout_->plan();
   }
   return write_run_file(run_, job_, cluster_, facts);

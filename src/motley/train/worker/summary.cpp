@@ -11,11 +11,10 @@
 #include "motley/serial/bench_row.h"
 #include "motley/train/loop/prediction_check.h"
 #include "motley/train/records/metrics.h"
+#include "motley/train/records/typical_steps.h"
 
 namespace motley::train {
 namespace {
-
-constexpr std::int64_t kSettledStep = 20;  // figures of speed are taken after this step
 
 std::optional<double> goal(double value) {
   return value > 0 ? std::optional<double>(value) : std::nullopt;
@@ -31,41 +30,34 @@ void add_to(std::vector<double>& sums, const std::vector<double>& values) {
   std::ranges::transform(sums, values, sums.begin(), std::plus());
 }
 
-// What the lines of steps add up to; "balanced" ones have the split that the run has found.
+// What the lines of steps say of speed; "balanced" ones have the split that the run has found.
 struct Speed {
-  std::vector<double> balanced, baseline;  // seconds of a step
-  double balanced_sum = 0;                 // by all plans
+  double balanced = 0, baseline = 0;  // seconds of a typical step; 0: none
+  std::size_t steps = 0;              // that are balanced
+  double all_seconds = 0;             // of all balanced steps that are settled, by all plans
   std::vector<double> limits;
   double planned = 0;                    // seconds of a step, by the plan that the run followed last
-  std::vector<double> waits, row_waits;  // a rank: sum over steps
+  std::vector<double> waits, row_waits;  // a rank: sum over the steps of all_seconds
   std::vector<std::int64_t> staleness;   // of all ranks, where they may be asynchronous
   // Of all ranks together: sums over the balanced steps.
   struct Traffic {
     double sent = 0, pulled = 0, pushed = 0, needed = 0, cached = 0, prefetched = 0;
   } traffic = {};
 
-  void add(const StepMetrics& line);
+  void add_waits(const StepMetrics& line);
+  void add_traffic(const StepMetrics& line);
 };
 
-void Speed::add(const StepMetrics& line) {
-  staleness.insert(staleness.end(), line.staleness.begin(), line.staleness.end());
-  if (line.step <= kSettledStep) {
-    return;
-  }
-  if (line.baseline) {
-    baseline.push_back(line.step_seconds);
-    return;
-  }
-  if (line.mode == "plan" && line.predicted_seconds) {
-    if (planned != *line.predicted_seconds) {  // steps of another plan
-      balanced.clear();
-      traffic = {};
-    }
-    planned = *line.predicted_seconds;
-  }
-  balanced.push_back(line.step_seconds);
-  balanced_sum += line.step_seconds;
+void Speed::add_waits(const StepMetrics& line) {
+  all_seconds += line.step_seconds;
   add_to(waits, line.wait_seconds);
+  if (line.embedding) add_to(row_waits, line.embedding->wait_seconds);
+  if (line.split.bound_seconds.value_or(0) > 0) {
+    limits.push_back(line.split.equal_seconds.value_or(0) / *line.split.bound_seconds);
+  }
+}
+
+void Speed::add_traffic(const StepMetrics& line) {
   traffic.sent += sum(line.sent_bytes);
   if (const auto& rows = line.embedding) {
     traffic.pulled += sum(rows->pulled_bytes);
@@ -73,10 +65,6 @@ void Speed::add(const StepMetrics& line) {
     traffic.needed += sum(rows->needed);
     traffic.cached += sum(rows->cached);
     traffic.prefetched += sum(rows->prefetched);
-    add_to(row_waits, rows->wait_seconds);
-  }
-  if (line.split.bound_seconds.value_or(0) > 0) {
-    limits.push_back(line.split.equal_seconds.value_or(0) / *line.split.bound_seconds);
   }
 }
 
@@ -89,8 +77,21 @@ double predicted_by_folder(const RunDirectory& run, const Job& job, const Metric
 
 Speed measure_speed(const RunDirectory& run, const Job& job, const Metrics& metrics) {
   Speed speed;
-  for (const StepMetrics& line : metrics.steps) speed.add(line);
+  if (metrics.steps.empty()) return speed;
+  for (const StepMetrics& line : metrics.steps) {
+    speed.staleness.insert(speed.staleness.end(), line.staleness.begin(), line.staleness.end());
+    const bool is_settled = line.step - metrics.steps.front().step >= kSettlingSteps;
+    if (is_settled && !line.baseline) speed.add_waits(line);
+  }
+  TypicalSteps steps = choose_typical_steps(metrics, metrics.steps.back().compute_seconds.size());
+  if (steps.own.empty()) std::swap(steps.own, steps.equal);  // it splits equally
+  speed.planned = steps.is_planned ? steps.own.back()->predicted_seconds.value_or(0) : 0;
   if (speed.planned == 0) speed.planned = predicted_by_folder(run, job, metrics);
+  if (speed.all_seconds == 0) return speed;
+  speed.balanced = typical_seconds(steps.own);
+  speed.baseline = typical_seconds(steps.equal);
+  speed.steps = steps.own.size();
+  for (const StepMetrics* line : steps.own) speed.add_traffic(*line);
   return speed;
 }
 
@@ -123,28 +124,29 @@ void list_quality(Table& table, const std::vector<EvaluationMetrics>& lines) {
 }
 
 void list_speed(Table& table, const Speed& speed) {
-  if (speed.balanced.empty()) {
+  if (speed.balanced <= 0) {
     return;
   }
-  const double seconds = median(speed.balanced);
-  if (!speed.baseline.empty()) {
-    table.add("step_speedup_over_equal", median(speed.baseline) / seconds, "ratio", true,
+  if (speed.baseline > 0) {
+    table.add("step_speedup_over_equal", speed.baseline / speed.balanced, "ratio", true,
               goal(table.job.acceptance.speedup_over_equal),
               speed.limits.empty() ? std::nullopt : std::optional<double>(median(speed.limits)),
               "baseline steps with the equal split, in the same run; limit: compute only, by the fitted costs");
   }
-  table.add("step_seconds", seconds, "s", false, std::nullopt, std::nullopt, "median");
+  table.add("step_seconds", speed.balanced, "s", false, std::nullopt, std::nullopt,
+            "mean of the steps whose time is in the middle half");
   if (speed.planned > 0) {
-    table.add("step_prediction_error", std::abs(speed.planned / seconds - 1), "share", false, std::nullopt,
-              std::nullopt, fmt::format("the plan predicts {} a step", format_seconds(speed.planned)));
+    table.add("step_prediction_error", std::abs(speed.balanced / speed.planned - 1), "share", false, std::nullopt,
+              std::nullopt, fmt::format("of the {} a step that the plan predicts", format_seconds(speed.planned)));
   }
-  table.add("worst_wait_share", std::ranges::max(speed.waits) / speed.balanced_sum, "share", false,
-            goal(table.job.acceptance.wait_fraction), std::nullopt, fmt::format("after step {}", kSettledStep));
+  table.add("worst_wait_share", std::ranges::max(speed.waits) / speed.all_seconds, "share", false,
+            goal(table.job.acceptance.wait_fraction), std::nullopt,
+            fmt::format("of all steps after the first {}, stalls included", kSettlingSteps));
 }
 
 void list_traffic(Table& table, const Speed& speed) {
   const Speed::Traffic& traffic = speed.traffic;
-  const double steps = static_cast<double>(speed.balanced.size());
+  const double steps = static_cast<double>(speed.steps);
   if (traffic.sent > 0) {
     table.add("sent_bytes_per_step", traffic.sent / steps, "bytes", false, std::nullopt, std::nullopt,
               "gradients and activations, all workers");
@@ -159,8 +161,8 @@ void list_traffic(Table& table, const Speed& speed) {
                   "asked for ahead",
                   format_bytes(traffic.pulled / steps), format_bytes(traffic.pushed / steps), traffic.needed / steps,
                   100 * traffic.cached / traffic.needed, asked > 0 ? 100 * traffic.prefetched / asked : 0));
-  table.add("worst_row_wait_share", std::ranges::max(speed.row_waits) / speed.balanced_sum, "share", false,
-            std::nullopt, std::nullopt, "of a step, for rows");
+  table.add("worst_row_wait_share", std::ranges::max(speed.row_waits) / speed.all_seconds, "share", false, std::nullopt,
+            std::nullopt, "of a step, for rows");
 }
 
 }  // namespace
@@ -169,8 +171,8 @@ std::string compare_with_plan(const RunDirectory& run, const Job& job) {
   const Result<Metrics> metrics = read_metrics(run.metrics_file());
   if (!metrics) return "";
   const Speed speed = measure_speed(run, job, *metrics);
-  if (speed.planned <= 0 || speed.balanced.empty()) return "";
-  return "a step took " + compare_with_prediction(median(speed.balanced), speed.planned);
+  if (speed.planned <= 0 || speed.balanced <= 0) return "";
+  return "a step took " + compare_with_prediction(speed.balanced, speed.planned);
 }
 
 Status write_summary(const RunDirectory& run, const Job& job) {
