@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Compares the demo's pipeline with its baselines, prints the rows, and adds them to the demo's summary.
+"""Prints the demo's figures beside their targets, in the words of the documents, and keeps them in the demo's summary.
 
-    tools/demo_rows.py PROFILE SUMMARY PIPELINE ONE_DEVICE DATA_PARALLEL
+    tools/demo_rows.py shares SUMMARY
+    tools/demo_rows.py pipeline PROFILE SUMMARY PIPELINE ONE_DEVICE DATA_PARALLEL
 
 The last three are run directories. All devices and the link between them are emulated, as PROFILE and the cluster file say.
+The last line says how many of the targets in SUMMARY were missed, and which.
 """
 import json
 import pathlib
@@ -13,14 +15,53 @@ import sys
 SETTLED = 3  # steps
 
 
+def times(value):
+    return f"{value:.2f}×"
+
+
+def percent(value):
+    return f"{100 * value:.1f} %"
+
+
+# What a row of a summary is called, and how its figures and its limit are written.
+FIGURES = {
+    "test_accuracy": ("test accuracy on Fashion-MNIST", percent, ""),
+    "step_speedup_over_equal": ("steps faster than with the equal split", times, " (computing only)"),
+    "worst_wait_share": ("largest wait fraction of step time, of all steps", percent, ""),
+    "samples_not_used_exactly_once": ("samples lost or duplicated", "{:.0f}".format, ""),
+    "speedup_over_best_single_device": ("pipeline, times as fast as the faster device alone", times, " (both devices' speeds)"),
+    "speedup_over_data_parallel": ("pipeline, times as fast as balanced data parallelism", times, " (nothing sent)"),
+    "step_prediction_error": ("a step takes more or less than predicted", percent, ""),
+}
+
+
+def is_met(row):
+    return row["value"] >= row["target"] if row["better"] == "more" else row["value"] <= row["target"]
+
+
+def table(rows):
+    """The rows that have a target, as aligned columns."""
+    lines = [("", "value", "target", "", "limit")]
+    for row in rows:
+        name, write, remark = FIGURES[row["metric"]]
+        lines.append((name, write(row["value"]), ("≥ " if row["better"] == "more" else "≤ ") + write(row["target"]),
+                      "met" if is_met(row) else "missed", write(row["limit"]) + remark if row["limit"] is not None else ""))
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def judge(rows):
+    missed = [FIGURES[row["metric"]][0] for row in rows if not is_met(row)]
+    return f"{len(missed)} of {len(rows)} targets missed: {'; '.join(missed)}" if missed else f"all {len(rows)} targets met"
+
+
 def step_seconds(run):
     """The median of the run's steps, without the first ones, in which memory is touched for the first time."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return statistics.median(line["step_seconds"] for line in lines if "step_seconds" in line and line["step"] > SETTLED)
 
 
-def main():
-    profile, summary, pipeline, one_device, data_parallel = map(pathlib.Path, sys.argv[1:])
+def compare_pipeline(profile, pipeline, one_device, data_parallel):
     step, alone, parallel = (step_seconds(run) for run in (pipeline, one_device, data_parallel))
     # Both devices together are at best as fast as the sum of their speeds.
     layers = {device["type"]: device["layers"] for device in json.loads(profile.read_text())["devices"]}
@@ -35,20 +76,30 @@ def main():
         return {"case": "planned", "metric": name, "value": value, "unit": unit, "better": better, "target": target,
                 "limit": limit, "peer": None, "note": note}
 
-    rows = [
+    return [
         row("speedup_over_best_single_device", alone / step, "more", 1.5, limit,
             f"emulated; {1000 * alone:.0f} ms and {1000 * step:.0f} ms a step; limit: the sum of both devices' speeds"),
         row("speedup_over_data_parallel", parallel / step, "more", 1.1, parallel * limit / alone,
             f"emulated; balanced, over the same link: {1000 * parallel:.0f} ms; limit: both devices, nothing sent"),
-        row("step_prediction_error", abs(plan["predicted"]["step_seconds"] / step - 1), "less", 0.1, 0, "emulated; either way"),
+        row("step_prediction_error", abs(step / plan["predicted"]["step_seconds"] - 1), "less", 0.1, 0,
+            "emulated; of the predicted step, either way"),
     ]
-    kept = [one for one in json.loads(summary.read_text()) if one["case"] != "planned"]
-    summary.write_text(json.dumps(kept + rows, indent=2) + "\n")
-    for one in rows:
-        met = one["value"] >= one["target"] if one["better"] == "more" else one["value"] <= one["target"]
-        print(f"{one['case']}  {one['metric']:<32} {one['value']:>7.3f} {one['unit']}  target {one['target']:g}  "
-              f"limit {one['limit']:.3g}  {'met' if met else 'missed'}  ({one['note']})")
+
+
+def main(part, *paths):
+    paths = list(map(pathlib.Path, paths))
+    summary = paths[0] if part == "shares" else paths.pop(1)
+    rows = [row for row in json.loads(summary.read_text()) if row["case"] != "planned"]
+    judged = [row for row in rows if row["target"] is not None and row["metric"] in FIGURES]
+    if part == "pipeline":
+        planned = compare_pipeline(*paths)
+        summary.write_text(json.dumps(rows + planned, indent=2) + "\n")
+        print(table(planned))
+        judged += planned
+    else:
+        print(table(judged))
+    print(f"demo: {judge(judged)}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
