@@ -321,6 +321,7 @@ TEST(Report, AStopIsNoErrorAndADivergenceIsTold) {
   ASSERT_TRUE(write_file(folder.path / "run.json", json.dump()));
   const std::string html = markup(render_page(folder.path));
   EXPECT_THAT(html, HasSubstr("<strong>Stopped</strong> Stopped after step 464; a checkpoint was written."));
+  EXPECT_THAT(html, HasSubstr("<span class=\"badge\">stopped</span>"));
   EXPECT_THAT(html, Not(HasSubstr("<strong>Error</strong>")));
   EXPECT_THAT(html, HasSubstr("<strong>Diverged</strong> The training loss is 1e+22, far above"));
 }

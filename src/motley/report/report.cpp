@@ -36,7 +36,8 @@ std::vector<std::string> facts(const Run& run, const Figures& figures) {
     facts.push_back(fmt::format("planned: {}, {}, {}", format_count(std::ssize(plan.stages), "stage"),
                                 format_count(plan.micro_batches, "micro-batch", "es"), to_string(plan.schedule)));
   }
-  if (!run.file.gradient_sync.empty()) facts.push_back("gradient synchronisation: " + run.file.gradient_sync);
+  if (!run.file.gradient_sync.empty() && run.file.workers.size() > 1)
+    facts.push_back("gradient synchronisation: " + run.file.gradient_sync);
   if (!run.metrics.steps.empty()) {
     facts.push_back(describe_length(run, figures));
     const std::size_t attempts = run.file.attempts.size();
@@ -45,6 +46,11 @@ std::vector<std::string> facts(const Run& run, const Figures& figures) {
   if (run.file.started > 0) facts.push_back("started " + format_date(run.file.started));
   if (!run.file.machine.empty()) facts.push_back(run.file.machine);
   return facts;
+}
+
+// Which is no error.
+bool is_stopped(const Run& run) {
+  return run.file.exit.value_or("") == "interrupted";
 }
 
 // Its first letter as a sentence has it, and its end.
@@ -64,9 +70,8 @@ std::string loss_notice(const Run& run) {
 
 std::string notices(const Run& run) {
   std::string html;
-  const bool is_stopped = run.file.exit.value_or("") == "interrupted";  // which is no error
-  if (run.file.error && is_stopped) html += notice("Stopped", escape(as_sentence(*run.file.error)));
-  if (run.file.error && !is_stopped) html += notice("Error", escape(*run.file.error), Tone::kBad);
+  if (run.file.error && is_stopped(run)) html += notice("Stopped", escape(as_sentence(*run.file.error)));
+  if (run.file.error && !is_stopped(run)) html += notice("Error", escape(*run.file.error), Tone::kBad);
   html += loss_notice(run);
   if (run.metrics.is_torn) {
     html += notice("Cut short",
@@ -498,10 +503,13 @@ std::string render(const Run& run) {
                                       predicted_timeline(run) + timeline(run, figures);
   const std::string exit = run.file.exit.value_or("");
   return document({.title = fmt::format("Run {}", run.name),
-                   .badge = !run.file.finished ? "did not finish"
-                            : exit.empty()     ? "finished"
-                                               : exit,
-                   .badge_tone = run.file.finished && exit == "done" ? Tone::kGood : Tone::kBad,
+                   .badge = is_stopped(run)      ? "stopped"
+                            : !run.file.finished ? "did not finish"
+                            : exit.empty()       ? "finished"
+                                                 : exit,
+                   .badge_tone = is_stopped(run)                       ? Tone::kPlain
+                                 : run.file.finished && exit == "done" ? Tone::kGood
+                                                                       : Tone::kBad,
                    .facts = facts(run, figures),
                    .notices_html = notices(run),
                    .tiles_html = headlines(run, figures),
