@@ -301,7 +301,7 @@ struct ListResult {
   std::vector<ListedNode> nodes;
 };
 struct WhyResult {
-  std::string name, state, blocked_by, reason, last_change, one_more_device, output_file, last_output;
+  std::string name, state, blocked_by, reason, last_change, one_more_device, output_file, last_output, assumption;
   std::vector<std::string> unblocked_by;
   double starts = -1, finishes = -1;
 };
@@ -360,6 +360,7 @@ void fields(Archive& archive, WhyResult& why) {
   archive.optional("unblocked_by", why.unblocked_by);
   archive.required("starts_in_seconds", why.starts, {NumberIs::kFinite, "-1: it runs or ran, or cannot be told"});
   archive.required("finishes_in_seconds", why.finishes, {NumberIs::kFinite, "likewise"});
+  archive.optional("assumption", why.assumption, "about how long it takes, where it does not say that");
 }
 template <class Archive>
 void fields(Archive& archive, ComparedJob& job) {

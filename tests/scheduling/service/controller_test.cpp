@@ -505,7 +505,7 @@ TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {
     const auto ids = controller_->submit({job}, world_.now);
     return ids ? std::string("taken") : ids.error().message;
   };
-  EXPECT_THAT(refused(job("big", 9)), HasSubstr("min_workers is '9'; accepted: up to 8, all devices of the cluster"));
+  EXPECT_THAT(refused(job("big", 9)), HasSubstr("workers is '9'; accepted: up to 8, all devices of the cluster"));
   for (const char* name : {"", "..", "../x", "a/b"}) {
     EXPECT_EQ(refused(job(name, 1)), fmt::format("name: '{}' is not the name of a folder; accepted: up to 200 letters, "
                                                  "digits, spaces, '.', '_' and '-', not beginning with '.'",
@@ -571,6 +571,68 @@ TEST_F(ControllerTest, AJobThatCannotTellItsWorkersIsNoFasterWithMore) {
   EXPECT_EQ(why->reason, "it runs with 1 worker on 1 node");
 }
 
+// A job that waits for a cooldown and a slot is told so, and when it will start: when the controller then starts it.
+TEST_F(ControllerTest, ForecastsKnowCooldownsAndSlots) {
+  ControllerOptions options;
+  options.policy = "gadget-exact";
+  options.policy_options.objective = Objective::kUtility;
+  make(1, 4, options);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1e5}; };
+  SubmittedJob large = job("large", 4, 2, 4, 10);
+  large.estimated_seconds = 10'000;
+  ASSERT_TRUE(controller_->submit({large}, world_.now));
+  step();
+  ASSERT_EQ(workers("large"), 4);
+  step(20);
+  SubmittedJob small = job("small", 2, 2, 2, 10);
+  small.weight = 100;
+  ASSERT_TRUE(controller_->submit({small}, world_.now));
+  step();
+  ASSERT_EQ(state("small"), JobState::kPending);
+  const auto why = explain(controller().present(world_.now, "small"), "small");
+  ASSERT_TRUE(why) << why.error().message;
+  EXPECT_GE(why->starts, 80) << "large changed 20 s ago, and keeps its workers for ten times its restart cost";
+  EXPECT_THAT(why->unblocked_by, ::testing::Contains(AllOf(
+                                     HasSubstr("gadget-exact taking devices back"),
+                                     HasSubstr("large keeps its workers for another 1 min 20 s (preemption cooldown)"),
+                                     HasSubstr("the next decision comes in "))));
+  double waited = 0;
+  for (; workers("large") == 4 && waited < 1000; ++waited) step(1);
+  EXPECT_NEAR(waited, why->starts, 2);
+}
+
+// What a policy without slots would change and may not is changed once it may, not only when another job comes or ends.
+TEST_F(ControllerTest, WhoIsHeldIsChangedAtTheEndOfTheCooldown) {
+  ControllerOptions options;
+  options.policy = "las";
+  options.preemption_cooldown_seconds = 5000;
+  make(1, 2, options);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1e6}; };
+  submit("first", 2);
+  step();
+  for (int i = 0; i < 45; ++i) step(100);  // it has had more than new jobs have
+  submit("second", 2);
+  step();
+  ASSERT_EQ(state("first"), JobState::kRunning) << "it is held";
+  step(400);
+  EXPECT_EQ(state("first"), JobState::kRunning);
+  step(101);
+  EXPECT_EQ(state("first"), JobState::kStopping);
+}
+
+TEST_F(ControllerTest, ADurationThatWasNotGivenIsSaidToBeAssumed) {
+  make(1, 2);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1e5}; };
+  SubmittedJob unknown = job("unknown", 2);
+  unknown.estimated_seconds = 0;
+  ASSERT_TRUE(controller_->submit({unknown, job("known", 2)}, world_.now));
+  step();
+  const auto why = [&](const char* name) { return *explain(controller().present(world_.now, name), name); };
+  EXPECT_EQ(why("unknown").assumption, "assuming 1 h 0 min, as no duration was given");
+  EXPECT_EQ(why("known").assumption, "");
+  EXPECT_EQ(write_json(unknown).find("estimated_duration"), std::string::npos);
+}
+
 // One node has devices on which jobs that say so cannot run, or are slow.
 TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   ClusterTopology topology = make_topology(2, 2);
@@ -618,7 +680,7 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   SubmittedJob large = job("large", 3);
   large.speeds = {{"new", 1}, {"old", 1}};
   EXPECT_THAT(refused(large),
-              HasSubstr("min_workers is '3'; accepted: up to 2, all devices of the cluster that it could have"));
+              HasSubstr("workers is '3'; accepted: up to 2, all devices of the cluster that it could have"));
 }
 
 TEST_F(ControllerTest, WhatIfChangesNothingAndForetells) {

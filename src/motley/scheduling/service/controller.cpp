@@ -9,6 +9,7 @@
 #include "motley/base/units.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/service/job_files.h"
+#include "motley/scheduling/service/take_over.h"
 #include "motley/scheduling/trace/job.h"
 
 namespace motley::scheduling {
@@ -473,13 +474,14 @@ void Controller::decide(double now) {
   std::ranges::sort(running);
   std::ranges::sort(active);
   const State state{now, jobs_, progress_, &available_, &capacity, arrived_, finished_, running, active};
-  const Result<Decision> decision = policy_->decide(state);
+  Result<Decision> decision = policy_->decide(state);
   policy_problem_ = decision ? "" : fmt::format("{} failed: {}", options_.policy, decision.error().message);
   if (!decision) return ask_another_policy(active, now);
+  const Decision taken = take_over(state, std::move(*decision), [&](int place) { return held_until(index(place)); });
   arrived_.clear();
   finished_.clear();
-  wake_ = decision->wake;
-  apply(*decision, now);
+  wake_ = taken.wake;
+  apply(taken.changes, now);
 }
 
 // One that failed may be in the midst of something: to another one all jobs are new, as after a kill.
@@ -490,45 +492,29 @@ void Controller::ask_another_policy(const std::vector<int>& active, double now) 
   wake_ = now + kRetrySeconds;
 }
 
-// Takes over what may change. A job that has just begun is left alone, and what no longer has room then waits for the
-// next decision.
-void Controller::apply(const Decision& decision, double now) {
-  Capacity capacity(available_);
-  std::set<int> changing;
+// Until when a job's workers stay as they are.
+double Controller::held_until(std::size_t place) const {
+  const JobRecord& one = record(live_[place].id);
+  if (one.is_cancelled) return std::numeric_limits<double>::infinity();
+  return progress_[place].runs() ? live_[place].changed + options_.cooldown(one.restart_cost())
+                                 : -std::numeric_limits<double>::infinity();
+}
+
+void Controller::apply(const std::vector<Change>& changes, double now) {
+  const auto workers_before = [&](const Change& change) {
+    return count_workers(progress_[index(change.job)].placement);
+  };
   std::vector<std::string> stopped, started;
-  for (const Change& change : decision.changes) {
+  for (const Change& change : changes) {
+    const std::string& name = record(live_[index(change.job)].id).job.name;
+    const int before = workers_before(change), after = count_workers(change.placement);
+    if (after > before) started.push_back(name);
+    if (after < before) stopped.push_back(name);
+  }
+  for (const Change& change : changes) {
     const auto place = index(change.job);
-    const JobRecord& one = record(live_[place].id);
-    const bool runs = progress_[place].runs();
-    const double cooldown =
-        options_.preemption_cooldown_seconds.value_or(options_.preemption_cooldown * one.restart_cost());
-    if (one.is_cancelled || (runs && now < live_[place].changed + cooldown)) continue;
-    changing.insert(change.job);
-    const int before = count_workers(progress_[place].placement);
-    const int after = count_workers(change.placement);
-    if (after > before) started.push_back(one.job.name);
-    if (after < before) stopped.push_back(one.job.name);
-  }
-  for (const auto& [id, place] : places_) {
-    if (!changing.contains(to_number(place))) capacity.take(progress_[place].placement, jobs_[place].reserve());
-  }
-  std::vector<std::pair<std::size_t, Placement>> targets;
-  for (const Change& change : decision.changes) {
-    if (!changing.contains(change.job)) continue;
-    const auto place = index(change.job);
-    const double reserve = jobs_[place].reserve();
-    Placement target = change.placement;
-    if (!capacity.fits(target, reserve)) target = progress_[place].placement;
-    if (!capacity.fits(target, reserve)) target.clear();
-    capacity.take(target, reserve);
-    targets.emplace_back(place, std::move(target));
-  }
-  for (auto& [place, target] : targets) {
-    Progress& progress = progress_[place];
-    if (target == progress.placement) continue;
     JobRecord& one = record(live_[place].id);
-    const int before = count_workers(progress.placement);
-    const int after = count_workers(target);
+    const int before = workers_before(change), after = count_workers(change.placement);
     std::string why = before == 0       ? "started with " + format_count(after, "worker")
                       : after == 0      ? std::string("stopped")
                       : before == after ? std::string("moved")
@@ -538,7 +524,7 @@ void Controller::apply(const Decision& decision, double now) {
     if (after > before && before > 0 && !stopped.empty()) why += ", which " + join_names(stopped) + " gave back";
     one.changed = why;
     touch(one.id);
-    retarget(place, std::move(target), now);
+    retarget(place, change.placement, now);
   }
 }
 
@@ -640,8 +626,8 @@ Controller::Snapshot Controller::present(double now, const std::string& asked) c
                    .all = topology_,
                    .topology = available_,
                    .problem = problem(),
-                   .policy = options_.policy,
-                   .policy_options = options_.policy_options};
+                   .next_decision = has_changed_ ? now : std::max(now, wake_),
+                   .options = options_};
   if (const JobRecord* found = find(asked)) {
     present.asked = *found;
     present.output_file = output_file(make_attempt(*found));
@@ -651,9 +637,14 @@ Controller::Snapshot Controller::present(double now, const std::string& asked) c
     const Progress& progress = progress_[place];
     const double done = progress.done_seconds + progress.seconds_done_since(now);
     Job job = jobs_[place];
-    job.arrival = 0;
+    job.arrival = now;
     job.duration = std::max((1 - kAlmostDone) * job.duration, job.duration - done);
     present.jobs.push_back(std::move(job));
+    present.standings.push_back({.target = progress.placement,
+                                 .held_until = held_until(place),
+                                 .cooldown = options_.cooldown(record(id).restart_cost()),
+                                 .is_new = std::ranges::find(arrived_, to_number(place)) != arrived_.end(),
+                                 .assumed_seconds = record(id).job.estimated_seconds > 0 ? 0 : jobs_[place].duration});
     present.records.push_back(record(id));
     present.problems.push_back(live_[place].problem);
   }

@@ -32,6 +32,10 @@ struct ControllerOptions {
   // A job that runs is not moved, resized or stopped for others before it ran this many times its restart cost.
   double preemption_cooldown = 10;
   std::optional<double> preemption_cooldown_seconds = {};  // this long instead
+
+  double cooldown(double restart_cost) const {
+    return preemption_cooldown_seconds.value_or(preemption_cooldown * restart_cost);
+  }
 };
 
 class Controller {
@@ -72,19 +76,28 @@ class Controller {
   const char* node_state(std::size_t node) const;  // "drained", "up" or "down"
   const std::string& policy() const { return options_.policy; }
 
+  // What of a job a forecast begins with.
+  struct Standing {
+    Placement target = {};       // what the policy gave it last
+    double held_until = 0;       // before then its workers are not changed
+    double cooldown = 0;         // seconds that they stay as they are, once they have changed
+    bool is_new = true;          // the policy has not heard of it
+    double assumed_seconds = 0;  // that it is taken to take; 0: it says how long it takes
+  };
   // What explanations and forecasts are computed from, copied, as they take long.
   struct Snapshot {
     double now = 0;
-    std::vector<Job> jobs;              // those that are not over, as a trace whose times begin now
-    std::vector<JobRecord> records;     // of the same jobs
+    std::vector<Job> jobs;              // those that are not over, as a trace of what is left of them, which begins now
+    std::vector<Standing> standings;    // of the same jobs
+    std::vector<JobRecord> records;     // likewise
     std::vector<std::string> problems;  // that executors have with their attempts; empty: none
     std::optional<JobRecord> asked;     // of the job that was asked for, over or not; none: there is no such job
     std::filesystem::path output_file;  // of that job
     ClusterTopology all, topology;      // in the second one, nodes that are not available have no devices
     std::vector<std::string> node_states;
-    std::string problem;  // as problem()
-    std::string policy;
-    PolicyOptions policy_options;
+    std::string problem;       // as problem()
+    double next_decision = 0;  // of the policy, where no job comes or ends before; infinite: at the next that does
+    ControllerOptions options;
   };
   Snapshot present(double now, const std::string& asked = "") const;
 
@@ -121,7 +134,8 @@ class Controller {
   void take_in_nodes(const Observation& seen, double now);
   void decide(double now);
   void ask_another_policy(const std::vector<int>& active, double now);
-  void apply(const Decision& decision, double now);
+  double held_until(std::size_t place) const;
+  void apply(const std::vector<Change>& changes, double now);
   void reconcile(double now);
   void command(Command::Kind kind, const JobRecord& record) { commands_.push_back({kind, make_attempt(record)}); }
   void touch(int id) { touched_.insert(id); }

@@ -6,8 +6,8 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/units.h"
-#include "motley/scheduling/policies/policies.h"
-#include "motley/scheduling/simulator/simulator.h"
+#include "motley/scheduling/service/forecast.h"
+#include "motley/scheduling/simulator/placement.h"
 
 namespace motley::scheduling {
 namespace {
@@ -21,40 +21,28 @@ double finite_or_minus_one(double seconds) {
   return std::isfinite(seconds) ? seconds : -1;
 }
 
+// Of the jobs that are not over, the first ones.
+std::string list_names(const Controller::Snapshot& present) {
+  std::vector<std::string> names;
+  for (const JobRecord& one : present.records) {
+    if (names.size() < kMaxFrees) names.push_back(one.job.name);
+  }
+  if (names.empty()) return "none, as there is no job";
+  return fmt::format("{}{}", fmt::join(names, ", "), names.size() < present.records.size() ? ", ..." : "");
+}
+
 std::size_t find_place(const Controller::Snapshot& present, int id) {
   return static_cast<std::size_t>(std::ranges::find(present.records, id, &JobRecord::id) - present.records.begin());
 }
 
-// A job in a forecast: from now on, if estimates hold and nothing else comes.
-struct Forecast {
-  double starts = 0;    // seconds from now; infinite: never
-  double finishes = 0;  // likewise
-};
+ForecastJobs present_jobs(const Controller::Snapshot& present) {
+  return {present.jobs, present.standings};
+}
 
-// What the policy would make of these jobs on these nodes; by job.
-Result<std::vector<Forecast>> forecast(const Controller::Snapshot& present, const std::vector<Job>& jobs,
-                                       const ClusterTopology& topology, const Deadline& deadline) {
-  std::vector<Forecast> forecasts(jobs.size(),
-                                  {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()});
-  std::vector<Job> placed;
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    const int devices = max_devices(topology, jobs[i]);
-    if (jobs[i].min_workers() > devices) continue;  // waits until nodes come back
-    placed.push_back(jobs[i]);
-    if (placed.back().workers > devices) {
-      placed.back().duration *= static_cast<double>(placed.back().workers) / devices;
-      placed.back().workers = devices;
-    }
-    places.push_back(i);
-  }
-  if (placed.empty()) return forecasts;
-  MOTLEY_ASSIGN(const auto policy, make_policy(present.policy, present.policy_options));
-  MOTLEY_ASSIGN(const Outcome outcome, simulate(placed, topology, *policy, {.deadline = deadline}));
-  for (std::size_t i = 0; i < placed.size(); ++i) {
-    forecasts[places[i]] = {outcome.jobs[i].started, outcome.jobs[i].finished};
-  }
-  return forecasts;
+// ", assuming 1 h, as no duration was given"; empty: it was.
+std::string describe_assumption(const Controller::Standing& one, const char* before) {
+  if (one.assumed_seconds <= 0) return "";
+  return fmt::format("{}assuming {}, as no duration was given", before, format_seconds(one.assumed_seconds));
 }
 
 // Whether another job has devices of which this one may have some.
@@ -63,6 +51,12 @@ bool has_some_for(const ClusterTopology& all, const Job& job, const JobRecord& o
     const int node = all.node_named(allocation.node);
     return node >= 0 && job.speed_on(all.nodes[index(node)].type) > 0;
   });
+}
+
+// When the policy decides next, in words.
+std::string describe_next_decision(const Controller::Snapshot& present) {
+  const double seconds = present.next_decision - present.now;
+  return std::isfinite(seconds) ? "in " + format_seconds(std::max(0.0, seconds)) : "once a job comes or ends";
 }
 
 // "1 device is", "3 devices are".
@@ -86,8 +80,11 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
     for (std::size_t i = 0; i < present.all.nodes.size(); ++i) {
       const Node& node = present.all.nodes[i];
       if (present.node_states[i] == "up") continue;
-      answer.unblocked_by.push_back(fmt::format("node {} with {} coming back ({})", node.name,
-                                                format_count(node.devices, "device"), present.node_states[i]));
+      const bool is_drained = present.node_states[i] == std::string_view("drained");
+      answer.unblocked_by.push_back(fmt::format(
+          "{}, {} with {}, {}", node.name, is_drained ? "a drained node" : "a node that is down",
+          format_count(node.devices, "device"),
+          is_drained ? fmt::format("taking jobs again (motley schedule drain {} --undo)", node.name) : "coming back"));
     }
     return;
   }
@@ -104,8 +101,8 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
   const int free = max_devices(rest, job);
   if (free < job.min_workers()) {
     answer.blocked_by = stopping.empty() ? "devices" : "handover";
-    answer.reason =
-        fmt::format("it needs {}, and {} of {} are free", format_count(job.min_workers(), "device"), free, available);
+    answer.reason = fmt::format("it needs {}, and {} of {} {} free", format_count(job.min_workers(), "device"), free,
+                                available, free == 1 ? "is" : "are");
     if (!stopping.empty()) {
       answer.reason += fmt::format("; {} {} saving work to give back theirs", fmt::join(stopping, ", "),
                                    stopping.size() == 1 ? "is" : "are");
@@ -119,8 +116,9 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
     return;
   }
   answer.blocked_by = "turn";
-  answer.reason = fmt::format("{} free, and {} gives them to others first or at its next decision", count_devices(free),
-                              present.policy);
+  answer.reason =
+      fmt::format("{} free, and {} gives {} to others first or at its next decision, {}", count_devices(free),
+                  present.options.policy, free == 1 ? "it" : "them", describe_next_decision(present));
 }
 
 // What one device more would change of what is expected.
@@ -129,41 +127,59 @@ void foretell_more(const Controller::Snapshot& present, std::size_t place, const
   ClusterTopology more = present.topology;
   const std::vector<int> types = list_types(present.jobs[place]);
   more.nodes.push_back({.name = "one more", .type = std::max(0, types.empty() ? 0 : types.front())});
-  const auto with_more = forecast(present, present.jobs, more, deadline);
+  const auto with_more = forecast(present, present_jobs(present), more, true, deadline);
   if (!with_more || !std::isfinite(expected[place].finishes)) return;
   double saved = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     if (std::isfinite(expected[i].finishes)) saved += expected[i].finishes - (*with_more)[i].finishes;
   }
   const double now = expected[place].finishes, then = (*with_more)[place].finishes;
-  answer.one_more_device = then < now * (1 - kNoticeable)
-                               ? fmt::format("with one device more it would be done in {} instead of {}",
-                                             format_seconds(then), format_seconds(now))
-                               : "one device more would not make it done sooner";
-  if (saved > kNoticeable * now) {
-    answer.one_more_device += fmt::format(", {} all jobs together {} sooner",
-                                          then < now * (1 - kNoticeable) ? "and" : "but", format_seconds(saved));
+  const bool is_sooner = then < now * (1 - kNoticeable);
+  answer.one_more_device = is_sooner ? fmt::format("with one device more it would be done in {} instead of {}",
+                                                   format_seconds(then), format_seconds(now))
+                                     : "one device more would not make it done sooner";
+  const double saved_by_others = saved - (now - then);
+  if (saved_by_others > kNoticeable * now) {
+    answer.one_more_device += fmt::format("{} other jobs would be done sooner, by {} in all",
+                                          is_sooner ? ", and" : "; but", format_seconds(saved_by_others));
   }
+}
+
+// What the policy waits for before it takes devices back from others: cooldowns, and its next decision.
+std::string describe_wait(const Controller::Snapshot& present, std::size_t place) {
+  std::vector<std::string> waits;
+  for (std::size_t i = 0; i < present.records.size() && waits.size() < kMaxFrees; ++i) {
+    const double held = present.standings[i].held_until - present.now;
+    if (held <= 0 || !std::isfinite(held) || !has_some_for(present.all, present.jobs[place], present.records[i])) {
+      continue;
+    }
+    waits.push_back(fmt::format("{} keeps its workers for another {} (preemption cooldown)",
+                                present.records[i].job.name, format_seconds(held)));
+  }
+  return fmt::format("{}{}the next decision comes {}", fmt::join(waits, ", "), waits.empty() ? "" : ", and ",
+                     describe_next_decision(present));
 }
 
 // Who is done before a job starts that waits gives back what it gets.
 void find_unblocking(const Controller::Snapshot& present, std::size_t place, const std::vector<Forecast>& expected,
                      Explanation& answer) {
-  std::vector<std::pair<double, const JobRecord*>> before;
+  std::vector<std::pair<double, std::size_t>> before;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     if (!has_some_for(present.all, present.jobs[place], present.records[i])) continue;
-    if (std::isfinite(expected[i].finishes)) before.emplace_back(expected[i].finishes, &present.records[i]);
+    if (std::isfinite(expected[i].finishes)) before.emplace_back(expected[i].finishes, i);
   }
   std::ranges::sort(before);
   if (!before.empty() && answer.starts >= 0 && answer.starts < before.front().first) {
-    answer.unblocked_by.push_back(
-        fmt::format("{} taking devices back from others, in about {}", present.policy, format_seconds(answer.starts)));
+    answer.unblocked_by.push_back(fmt::format("{} taking devices back from others, in about {}: {}",
+                                              present.options.policy, format_seconds(answer.starts),
+                                              describe_wait(present, place)));
   }
-  for (const auto& [ends, other] : before) {
+  for (const auto& [ends, i] : before) {
     if (answer.unblocked_by.size() == kMaxFrees) break;
-    answer.unblocked_by.push_back(fmt::format("{}, which has {}, done in about {}", other->job.name,
-                                              format_count(count_workers(other->nodes), "device"),
-                                              format_seconds(ends)));
+    const JobRecord& other = present.records[i];
+    answer.unblocked_by.push_back(fmt::format("{}, which has {}, done in about {}{}", other.job.name,
+                                              format_count(count_workers(other.nodes), "device"), format_seconds(ends),
+                                              describe_assumption(present.standings[i], ", ")));
   }
 }
 
@@ -172,6 +188,7 @@ void explain_live(const Controller::Snapshot& present, std::size_t place, const 
                   Explanation& answer) {
   const JobRecord& record = present.records[place];
   if (expected) answer.finishes = finite_or_minus_one((*expected)[place].finishes);
+  answer.assumption = describe_assumption(present.standings[place], "");
   if (record.state != JobState::kPending) {
     answer.reason = fmt::format("it {} with {} on {}", record.state == JobState::kRunning ? "runs" : "ends",
                                 format_count(count_workers(record.nodes), "worker"),
@@ -219,14 +236,15 @@ Result<Explanation> explain(const Controller::Snapshot& present, const std::stri
   }
   const std::size_t place = find_place(present, record.id);
   const Deadline deadline = Deadline::after(kForecastSeconds);
-  const auto expected = forecast(present, present.jobs, present.topology, deadline);
+  const auto expected = forecast(present, present_jobs(present), present.topology, false, deadline);
   explain_live(present, place, expected, answer);
   if (expected) foretell_more(present, place, *expected, deadline, answer);
   return answer;
 }
 
 std::vector<Explanation> explain_all(const Controller::Snapshot& present, std::size_t most) {
-  const auto expected = forecast(present, present.jobs, present.topology, Deadline::after(kForecastSeconds));
+  const auto expected =
+      forecast(present, present_jobs(present), present.topology, false, Deadline::after(kForecastSeconds));
   std::vector<Explanation> all;
   for (std::size_t place = 0; place < std::min(most, present.records.size()); ++place) {
     all.push_back(begin_explanation(present.records[place]));
@@ -237,7 +255,7 @@ std::vector<Explanation> explain_all(const Controller::Snapshot& present, std::s
 
 Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, const WhatIf& change) {
   ClusterTopology topology = present.topology;
-  std::vector<Job> jobs;
+  ForecastJobs jobs;
   for (const NewNode& node : change.add_nodes) {
     if (node.devices < 1 || node.devices > kMaxNewDevices - topology.devices() || topology.node_named(node.name) >= 0) {
       return fail(ErrorCode::kInvalidInput,
@@ -262,19 +280,22 @@ Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, con
   for (const std::string& name : change.cancel) {
     const auto found = std::ranges::find_if(present.records, [&](const JobRecord& one) { return one.is_named(name); });
     if (found == present.records.end()) {
-      return fail(ErrorCode::kInvalidInput, "cancel: there is no job '{}' that is not over", name);
+      return fail(ErrorCode::kInvalidInput, "cancel: there is no job '{}' that is not over; accepted: {}", name,
+                  list_names(present));
     }
     cancelled.insert(found->id);
   }
   const Deadline deadline = Deadline::after(kForecastSeconds);
-  MOTLEY_ASSIGN(const std::vector<Forecast> expected, forecast(present, present.jobs, present.topology, deadline));
+  MOTLEY_ASSIGN(const std::vector<Forecast> expected,
+                forecast(present, present_jobs(present), present.topology, false, deadline));
   std::vector<Comparison> rows;
   std::vector<std::size_t> row_of;  // of each job then
   for (std::size_t i = 0; i < present.jobs.size(); ++i) {
     rows.push_back(
         {present.jobs[i].name, finite_or_minus_one(expected[i].starts), finite_or_minus_one(expected[i].finishes)});
     if (cancelled.contains(present.records[i].id)) continue;
-    jobs.push_back(present.jobs[i]);
+    jobs.jobs.push_back(present.jobs[i]);
+    jobs.standings.push_back(present.standings[i]);
     row_of.push_back(i);
   }
   for (const SubmittedJob& job : change.submit) {
@@ -282,11 +303,12 @@ Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, con
     if (std::ranges::find(present.jobs, job.name, &Job::name) != present.jobs.end()) {
       return fail(ErrorCode::kInvalidInput, "submit: there is a job '{}' already", job.name);
     }
-    jobs.push_back(make_job(job, 0, topology.types));
+    jobs.jobs.push_back(make_job(job, present.now, topology.types));
+    jobs.standings.push_back({.cooldown = present.options.cooldown(job.restart_cost_seconds)});
     row_of.push_back(rows.size());
     rows.push_back({job.name});
   }
-  MOTLEY_ASSIGN(const std::vector<Forecast> other, forecast(present, jobs, topology, deadline));
+  MOTLEY_ASSIGN(const std::vector<Forecast> other, forecast(present, jobs, topology, true, deadline));
   for (std::size_t i = 0; i < other.size(); ++i) {
     rows[row_of[i]].starts_then = finite_or_minus_one(other[i].starts);
     rows[row_of[i]].finishes_then = finite_or_minus_one(other[i].finishes);

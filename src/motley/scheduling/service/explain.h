@@ -20,6 +20,7 @@ struct Explanation {
   std::vector<std::string> unblocked_by;  // what would let it start, the soonest first
   double starts = -1;                     // expected, seconds from now; -1: it runs or ran, or cannot be told
   double finishes = -1;                   // likewise
+  std::string assumption;                 // about how long it takes, in words; empty: it says how long
 };
 
 template <class Archive>
@@ -35,6 +36,7 @@ void fields(Archive& archive, Explanation& one) {
   archive.optional("unblocked_by", one.unblocked_by);
   archive.required("starts_in_seconds", one.starts);
   archive.required("finishes_in_seconds", one.finishes);
+  archive.optional("assumption", one.assumption);
 }
 
 // Of the job that was asked for. Errors: kInvalidInput where there is no such job. Expected times are left out where

@@ -28,13 +28,19 @@ void replace(std::string& text, const std::string& what, const std::string& by) 
 const OptionTable<SubmittedJob>& SubmittedJob::options() {
   using enum OptionKind;
   static const OptionTable<SubmittedJob> options = {
-      {{"name", kText, "name of the job, which no job has that is not over"}, &SubmittedJob::name},
+      {{"name", kText,
+        "name of the job, which no other job has that is not over: letters, digits, '-', '_' and '.'; default: none, "
+        "it "
+        "must be given, but where --file is"},
+       &SubmittedJob::name},
       {{"workers", kInteger, "workers that the job asks for", 1, 1e6}, &SubmittedJob::workers},
       {{"min_workers", kInteger, "fewest workers that it can run with; default: --workers", 1, 1e6},
        &SubmittedJob::min_workers},
       {{"max_workers", kInteger, "most workers that it can use; default: --workers", 1, 1e6},
        &SubmittedJob::max_workers},
-      {{"estimated_duration", kSeconds, "how long it should take with the workers it asks for", 1e-3, kLongestSeconds},
+      {{"estimated_duration", kSeconds,
+        "how long it should take with the workers it asks for; default: not known, and 1h is assumed", 1e-3,
+        kLongestSeconds},
        &SubmittedJob::estimated_seconds},
       {{"restart_cost", kSeconds, "time that it loses whenever its workers change", 0, kLongestSeconds},
        &SubmittedJob::restart_cost_seconds},
@@ -65,14 +71,16 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   const Job seen = make_job(job, 0, topology.types);
   const int min_workers = seen.min_workers();
   if (job.workers < 1) return refuse("workers", job.workers, "an integer from 1");
-  if (min_workers > job.workers) return refuse("min_workers", min_workers, "an integer from 1 to workers");
+  if (min_workers > job.workers) {
+    return refuse("min_workers", min_workers, fmt::format("an integer from 1 to workers, {}", job.workers));
+  }
   if (seen.max_workers() < job.workers) return refuse("max_workers", seen.max_workers(), "an integer from workers");
   if (!job.speeds.empty() && list_types(seen).empty()) {
     return refuse("speeds", job.speeds.front().type,
                   fmt::format("types of which the cluster has devices: {}", fmt::join(topology.types, ", ")));
   }
   if (const int devices = max_devices(topology, seen); min_workers > devices) {
-    return refuse("min_workers", min_workers,
+    return refuse(job.min_workers > 0 ? "min_workers" : "workers", min_workers,
                   fmt::format("up to {}, all devices of the cluster that it could have", devices));
   }
   if (job.estimated_seconds > kLongestSeconds) return refuse("estimated_duration", job.estimated_seconds, "up to 1e9");
@@ -116,7 +124,7 @@ Job make_job(const SubmittedJob& submitted, double arrival, const std::vector<st
   Job job;
   job.name = submitted.name;
   job.arrival = arrival;
-  job.duration = submitted.estimated_seconds;
+  job.duration = submitted.estimated_seconds > 0 ? submitted.estimated_seconds : kAssumedSeconds;
   job.workers = submitted.workers;
   job.utility = submitted.utility;
   job.utility.weight = submitted.weight;

@@ -14,6 +14,9 @@
 
 namespace motley::scheduling {
 
+// Of a job that does not say how long it takes.
+inline constexpr double kAssumedSeconds = 3600;
+
 struct SubmittedJob {
   std::string name;  // that of no job that is not over
   // In its words {workers}, {attempt}, {folder} and {resume} stand for the number of workers, how often it has been
@@ -24,7 +27,7 @@ struct SubmittedJob {
   int workers = 1;                   // that it asks for
   int min_workers = 0;               // with which it can run; 0: what it asks for
   int max_workers = 0;               // that it can use; 0: what it asks for
-  double estimated_seconds = 3600;   // that it is expected to take with the workers it asks for
+  double estimated_seconds = 0;      // that it is expected to take with the workers it asks for; 0: not known
   double compute_seconds = 1;        // of an iteration, and
   double gradient_bytes = 0;         // what it sends around its ring (motley/scheduling/trace/job.h)
   double restart_cost_seconds = 10;  // in which it trains nothing, whenever its workers change
@@ -88,7 +91,7 @@ void fields(Archive& archive, SubmittedJob& job) {
   archive.required("workers", job.workers);
   archive.optional("min_workers", job.min_workers);
   archive.optional("max_workers", job.max_workers);
-  archive.required("estimated_duration", job.estimated_seconds, NumberIs::kPositive);
+  archive.optional("estimated_duration", job.estimated_seconds, NumberIs::kPositive);
   archive.optional("compute_seconds", job.compute_seconds, NumberIs::kPositive);
   archive.optional("gradient_bytes", job.gradient_bytes);
   archive.required("restart_cost", job.restart_cost_seconds);
@@ -113,7 +116,8 @@ Result<std::vector<SubmittedJob>> parse_submitted_jobs(std::string_view body);
 // Whether a job is faster with more workers: it says so, or its command can tell how many it has.
 bool scales(const SubmittedJob& job);
 
-// As policies see it on machines with these types of devices: `arrival` in seconds of whatever clock.
+// As policies see it, which take a job of unknown duration for one of kAssumedSeconds, on machines with these types of
+// devices: `arrival` in seconds of whatever clock.
 Job make_job(const SubmittedJob& job, double arrival, const std::vector<std::string>& types);
 
 // The command with its placeholders filled in.

@@ -1,0 +1,34 @@
+#include "motley/scheduling/service/take_over.h"
+
+#include <set>
+
+namespace motley::scheduling {
+
+Decision take_over(const State& state, Decision decision, const std::function<double(int job)>& held_until) {
+  std::vector<Change> wanted;
+  std::set<int> changing;
+  for (Change& change : decision.changes) {
+    if (const double until = held_until(change.job); state.now < until) {
+      decision.wake = std::min(decision.wake, until);
+      continue;
+    }
+    changing.insert(change.job);
+    wanted.push_back(std::move(change));
+  }
+  Capacity capacity(*state.topology);
+  for (const int number : state.active) {
+    if (!changing.contains(number)) capacity.take(state.placement(number), state.job(number).reserve());
+  }
+  decision.changes.clear();
+  for (Change& change : wanted) {
+    const double reserve = state.job(change.job).reserve();
+    const Placement& now = state.placement(change.job);
+    if (!capacity.fits(change.placement, reserve)) change.placement = now;
+    if (!capacity.fits(change.placement, reserve)) change.placement.clear();
+    capacity.take(change.placement, reserve);
+    if (change.placement != now) decision.changes.push_back(std::move(change));
+  }
+  return decision;
+}
+
+}  // namespace motley::scheduling
