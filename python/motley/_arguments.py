@@ -19,6 +19,12 @@ import torch.distributed as dist
 from . import _motley
 
 
+def name_type(value: Any) -> str:
+    """``"a list"``, ``"an int"``."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
 def read_integer(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
     """Also one of NumPy."""
     try:
@@ -65,7 +71,7 @@ def read_mean(name: str, value: Any) -> float:
 
 def check_group(group: Any) -> None:
     if group is not None and not isinstance(group, dist.ProcessGroup):
-        raise ValueError(f"process_group is a {type(group).__name__}; what torch.distributed.new_group gives is accepted")
+        raise ValueError(f"process_group is {name_type(group)}; what torch.distributed.new_group gives is accepted")
 
 
 class CommandParser(argparse.ArgumentParser):

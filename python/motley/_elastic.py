@@ -35,6 +35,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from . import _backend
+from ._arguments import name_type
 from ._control import Announcement, Launcher, find_launcher
 from ._loader import DataLoader
 from ._ranks import Ranks, find_timeout, forget_groups
@@ -75,12 +76,12 @@ def make_elastic(loader: DataLoader, optimizer: torch.optim.Optimizer, *others: 
             without the backend ``"motley"``.
     """
     if not isinstance(loader, DataLoader):
-        raise ValueError(f"loader is a {type(loader).__name__}; a motley.DataLoader is accepted")
+        raise ValueError(f"loader is {name_type(loader)}; a motley.DataLoader is accepted")
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer is accepted")
+        raise ValueError(f"optimizer is {name_type(optimizer)}; a torch.optim.Optimizer is accepted")
     for other in others:
         if not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
-            raise ValueError(f"others has a {type(other).__name__}; objects with state_dict() and load_state_dict() are accepted")
+            raise ValueError(f"others has {name_type(other)}; objects with state_dict() and load_state_dict() are accepted")
     if checkpoint is not None and not isinstance(checkpoint, (str, os.PathLike)):
         raise ValueError(f"checkpoint is {checkpoint!r}; the path of a file is accepted")
     own = find_launcher()

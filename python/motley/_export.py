@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from ._arguments import CommandParser, log_level
+from ._arguments import CommandParser, log_level, name_type
 
 _TYPES = {"float32": torch.float32, "int64": torch.int64, "int32": torch.int32}
 _SAMPLES = 4  # of the batch that is recorded; with another number the result is compared
@@ -72,7 +72,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--input", action="append", metavar="SIZES[:TYPE[:BOUND]]",
                         help="shape of one sample, such as 3,32,32; its type, float32, int64 or int32; and for integers what they stay "
                              "below (2). Once for each input of the module; default: 1,28,28")
-    parser.add_argument("--output", default="model.pt2", metavar="FILE", help="file to write")
+    parser.add_argument("--output", default="model.pt2", metavar="FILE", help="file to write the network to")
+    parser.add_argument("--job", metavar="FILE", help="job file to write; default: job.yaml beside --output")
     parser.add_argument("--arguments", default="{}", metavar="JSON", help="keyword arguments for the class or function")
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     given = parser.parse_args(words)
@@ -97,15 +98,16 @@ def _export_command(given: argparse.Namespace) -> str:
     output = Path(given.output)
     if output.suffix != ".pt2":
         raise ExportError(f"--output: '{output}' must end in .pt2")
-    job = output.parent / "job.yaml"
-    for file in (output, job):
+    job = Path(given.job) if given.job else output.parent / "job.yaml"
+    for flag, file in (("--output", output), ("--job", job)):
         if file.exists() and not given.overwrite:
-            raise ExportError(f"--output: '{file}' exists; accepted: another file, or --overwrite to replace it")
+            raise ExportError(f"{flag}: '{file}' exists; accepted: another file, or --overwrite to replace it")
     module = build(load_object(path, name), arguments, given.model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parameters, outputs = export(module, inputs, output)
-    _write(job, lambda file: file.write_text(_job_text(output, inputs[0], outputs)))
+    path_in_job = Path(os.path.relpath(output, job.parent))
+    _write(job, lambda file: file.write_text(_job_text(job.name, path_in_job, inputs[0], outputs)))
     return f"wrote {output} ({parameters} parameters, {outputs[-1]} outputs) and {job}"
 
 
@@ -182,9 +184,9 @@ def build(target: Any, arguments: dict[str, Any], text: str) -> torch.nn.Module:
             raise ExportError(f"model: calling '{text}' with {arguments} failed: {type(problem).__name__}: {problem} "
                               "(see --arguments)") from problem
         if not isinstance(net, torch.nn.Module):
-            raise ExportError(f"model: '{text}' returned a {type(net).__name__} and not a torch.nn.Module")
+            raise ExportError(f"model: '{text}' returned {name_type(net)} and not a torch.nn.Module")
     else:
-        raise ExportError(f"model: '{text}' is a {type(target).__name__}; accepted: a torch.nn.Module class or instance, or a function")
+        raise ExportError(f"model: '{text}' is {name_type(target)}; accepted: a torch.nn.Module class or instance, or a function")
     if not any(parameter.requires_grad for parameter in net.parameters()):
         raise ExportError(f"model: '{text}' has no parameters to train")
     return net.float().cpu()
@@ -329,7 +331,7 @@ def _write(path: Path, writer: Callable[[Path], Any]) -> None:
         Path(aside).unlink(missing_ok=True)
 
 
-def _job_text(model: Path, first: Input, outputs: tuple[int, ...]) -> str:
+def _job_text(job: str, model: Path, first: Input, outputs: tuple[int, ...]) -> str:
     if first.dtype.is_floating_point:
         fits = first.shape == (1, 28, 28) and outputs == (10,)
         samples = "x".join(map(str, first.shape)) or "single"
@@ -339,10 +341,10 @@ def _job_text(model: Path, first: Input, outputs: tuple[int, ...]) -> str:
     else:
         data = _token_data(first, outputs)
         optimizer = "  name: adamw\n  learning_rate: 0.001"
-    return f"""# Written by motley export. Train with: motley train job.yaml
+    return f"""# Written by motley export. Train with: motley train {job}
 model:
   name: exported
-  path: {json.dumps(model.name)}
+  path: {json.dumps(model.as_posix())}
   input_shape: {list(first.shape)}
   outputs: {outputs[-1]}
 data:

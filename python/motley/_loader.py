@@ -25,7 +25,7 @@ import torch.distributed as dist
 import torch.utils.data
 
 from . import _devices, _motley
-from ._arguments import check_group, read_integer, read_mean, read_number
+from ._arguments import check_group, name_type, read_integer, read_mean, read_number
 from ._planning import Document, list_proportions, read_plan
 from ._ranks import PendingRows, Ranks, check_alike
 from ._results import Plan
@@ -179,7 +179,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if run_directory is not None and not isinstance(run_directory, (str, os.PathLike)):
             raise ValueError(f"run_directory is {run_directory!r}; the path of a new folder is accepted")
         if writer is not None and not hasattr(writer, "add_scalar") and not hasattr(writer, "log"):
-            raise ValueError(f"writer is a {type(writer).__name__}; a TensorBoard SummaryWriter or a W&B run is accepted")
+            raise ValueError(f"writer is {name_type(writer)}; a TensorBoard SummaryWriter or a W&B run is accepted")
         check_group(process_group)
         self._group, self._writer, self._folder = process_group, writer, run_directory
 
@@ -634,7 +634,7 @@ class Mean:
 
     def __init__(self, loader: DataLoader) -> None:
         if not isinstance(loader, DataLoader):
-            raise ValueError(f"loader is a {type(loader).__name__}; a motley.DataLoader is accepted, which knows each rank's samples")
+            raise ValueError(f"loader is {name_type(loader)}; a motley.DataLoader is accepted, which knows each rank's samples")
         self._loader, self._weighted, self._samples = loader, 0.0, 0
 
     def update(self, value: torch.Tensor | float) -> None:

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
 from . import _motley
+from ._arguments import name_type
 from ._layers import Chain, Layer, cut, evaluation_mode
 from ._pipeline_step import Evaluation, Step
 from ._planning import Document, list_proportions, read_plan
@@ -70,7 +71,7 @@ def pipeline(model: torch.nn.Module, plan: Document, *, loss_fn: LossFunction,
     def check() -> _Given:
         inputs = check_example(model, example_inputs)
         if not callable(loss_fn):
-            raise ValueError(f"loss_fn: a {type(loss_fn).__name__}; accepted: a function of outputs and targets")
+            raise ValueError(f"loss_fn: {name_type(loss_fn)}; accepted: a function of outputs and targets")
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
             raise ValueError(f"timeout: {timeout!r}; accepted: seconds, a number above 0")
         if name is not None and not isinstance(name, str):
@@ -519,13 +520,13 @@ class Pipeline:
             ValueError: a name is missing, or a shape is another; says which. Nothing is loaded then.
         """
         if not isinstance(state, Mapping):
-            raise ValueError(f"state: a {type(state).__name__}; accepted: tensors by their names, as state_dict() gives them")
+            raise ValueError(f"state: {name_type(state)}; accepted: tensors by their names, as state_dict() gives them")
         tensors = {name: own for name, own in self.state_dict().items() if isinstance(own, torch.Tensor)}
         for name, own in tensors.items():
             value = state.get(name)
             if not isinstance(value, torch.Tensor) or value.shape != own.shape:
                 what = (f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor)
-                        else f"a {type(value).__name__}" if name in state else "missing")
+                        else name_type(value) if name in state else "missing")
                 raise ValueError(f"state: '{name}' is {what}; accepted: a tensor of shape {tuple(own.shape)}")
         with torch.no_grad():
             for name, own in tensors.items():
@@ -575,7 +576,7 @@ class Pipeline:
             raise ValueError(f"evaluate: {self._why_not_evaluated}; accepted: a model with the same layers in both modes, or a model of "
                              "its own that loads gather_state_dict()")
         if fn is not None and not callable(fn):
-            raise ValueError(f"fn: a {type(fn).__name__}; accepted: a function of outputs and targets")
+            raise ValueError(f"fn: {name_type(fn)}; accepted: a function of outputs and targets")
         evaluation = Evaluation(self, inputs, targets, self._loss if fn is None else fn)
         with self._links.failing_together(evaluation.rows), evaluation_mode(self._model), torch.no_grad():
             return evaluation.run()

@@ -36,6 +36,7 @@ TEST(Units, ExactTextIsReadBackAsTheSameValue) {
   EXPECT_EQ(exact_seconds(90), "90s");
   EXPECT_EQ(exact_seconds(7200), "2h");
   EXPECT_EQ(exact_seconds(0.1), "100ms");
+  EXPECT_EQ(exact_seconds(1e-5), "10us");
   EXPECT_EQ(exact_seconds(0), "0");
   EXPECT_EQ(exact_bytes(1.5e9), "1500MB");
   EXPECT_EQ(exact_bytes(4096), "4KiB");

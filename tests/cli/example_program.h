@@ -56,8 +56,9 @@ struct ExampleProgram {
     add_keys(*other,
              {{common({"global_batch_size", kInteger, "samples of a step", 1}), std::int64_t{256}},
               {{"seed", kInteger, "seed", 0}, std::int64_t{1}},
+              {{"embedding.learning_rate", kReal, "learning rate of embeddings", 0}, 0.05},
               {common(choice("optimizer.name", "optimizer", {"sgd", "adam"})), std::string("sgd")},
-              {{"optimizer.learning_rate", kReal, "peak learning rate", 0}, 0.05},
+              {common({"optimizer.learning_rate", kReal, "peak learning rate", 0}), 0.05},
               {{"data.token_file", kPath, "token"}, std::string()}},
              keys);
     CLI::App* several = app.add_subcommand("schedule", "Schedule jobs")->require_subcommand(1);

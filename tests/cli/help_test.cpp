@@ -25,12 +25,12 @@ TEST(Help, OfACommandHasItsFlagsWithTypeAndDefault) {
 
 TEST(Help, OfAJobsCommandIsShortAndNamesTopics) {
   const CommandText command = ExampleProgram().command("train");
-  EXPECT_THAT(command.topics(), ElementsAre("general", "optimizer", "data"));
+  EXPECT_THAT(command.topics(), ElementsAre("general", "embedding", "optimizer", "data"));
   const std::string help = short_help(command);
   EXPECT_THAT(help, AllOf(HasSubstr("Usage: motley train [JOB] [FLAGS]"), HasSubstr("--global-batch-size INT"),
                           HasSubstr("--optimizer.name {sgd,adam}")));
-  EXPECT_THAT(help, HasSubstr("those of a topic:\ngeneral, optimizer, data\n"));
-  EXPECT_THAT(help, AllOf(Not(HasSubstr("--seed")), Not(HasSubstr("--optimizer.learning-rate"))));
+  EXPECT_THAT(help, HasSubstr("those of a topic: general,\nembedding, optimizer, data\n"));
+  EXPECT_THAT(help, AllOf(Not(HasSubstr("--seed")), Not(HasSubstr("--embedding.learning-rate"))));
 }
 
 TEST(Help, OfATopicHasAllOfItsKeysAndNoOthers) {
@@ -42,8 +42,29 @@ TEST(Help, OfATopicHasAllOfItsKeysAndNoOthers) {
   const std::string all = help_of_topic(command, "all").value();
   for (const FlagText& flag : command.flags) EXPECT_THAT(all, HasSubstr(flag.name + " "));
   EXPECT_EQ(help_of_topic(command, "optimiser").error().message,
-            "motley train: --help: 'optimiser' is no topic; did you mean 'optimizer'? accepted: general, optimizer, "
-            "data, all");
+            "motley train: --help: 'optimiser' is no topic; did you mean 'optimizer'? accepted: general, embedding, "
+            "optimizer, data, all");
+}
+
+TEST(Help, NamesTheFlagsOfEveryCommandInOneLine) {
+  const ExampleProgram program;
+  const std::string help = short_help(program.command("plan"));
+  EXPECT_THAT(help, HasSubstr("\nFlags of every command (motley --help explains them): --help\n"));
+  EXPECT_THAT(help_of_topic(program.command("plan"), "all").value(),
+              HasSubstr("\nFlags of every command:\n  -h, --help "));
+}
+
+TEST(Help, HasTheGroupsOfACommandsFlagsAndItsOwnUsage) {
+  ExampleProgram program;
+  CLI::App& plan = *program.app.get_subcommand("plan");
+  plan.get_option("--compare")->group("Flags of comparisons");
+  set_usage(plan, "motley plan THIS\n   or: motley plan THAT");
+  const CommandText command = describe(plan);
+  EXPECT_THAT(command.groups(), ElementsAre("Flags", "Flags of comparisons"));
+  const std::string help = short_help(command);
+  EXPECT_THAT(help, HasSubstr("\n\nUsage: motley plan THIS\n   or: motley plan THAT\n"));
+  EXPECT_THAT(help, HasSubstr("\nFlags of comparisons:\n  --compare "));
+  EXPECT_THAT(help, AllOf(HasSubstr("\nExample:\n  motley plan --compare\n"), Not(HasSubstr("Usage: \n"))));
 }
 
 TEST(Help, ListsCommandsButNotHiddenOnes) {

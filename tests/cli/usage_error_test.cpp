@@ -1,6 +1,7 @@
 // A command line that is not accepted is answered with the wrong word, what was probably meant, and what is accepted.
 #include "motley/cli/usage_error.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/cli/example_program.h"
@@ -42,6 +43,24 @@ TEST(UsageError, NamesTheFlagThatWasMeant) {
   EXPECT_EQ(explain("train --optimizer sgd"),
             "motley train: '--optimizer' is a group of flags; accepted: --optimizer.name, --optimizer.learning-rate");
   EXPECT_EQ(explain("plan --zzzzzz").substr(0, 50), "motley plan: unknown flag '--zzzzzz'; accepted: --");
+}
+
+// Of those that end in the same word the commoner one first; what is cut short is made whole.
+TEST(UsageError, NamesEveryGroupThatHasTheFlag) {
+  EXPECT_THAT(explain("train --learning-rate 0.1"),
+              testing::HasSubstr("did you mean '--optimizer.learning-rate' or '--embedding.learning-rate'? accepted"));
+  EXPECT_THAT(explain("train --lr 0.1"), testing::HasSubstr("did you mean '--optimizer.learning-rate'"));
+  EXPECT_THAT(explain("train --optimizer.learning-rat 0.1"),
+              testing::HasSubstr("did you mean '--optimizer.learning-rate'? accepted"));
+}
+
+TEST(UsageError, OfAValueComesBeforeWhatIsLeftUnread) {
+  EXPECT_EQ(
+      explain("plan --time-limit 60 -- --x"),
+      "motley plan: --time-limit: '60' is not accepted; accepted: a duration such as '250ms', '90s' or '2h' of at "
+      "least 1s");
+  EXPECT_EQ(explain("plan --time-limit"),
+            "motley plan: --time-limit: has no value; accepted: DURATION (time limit (at least 1s))");
 }
 
 TEST(UsageError, NamesWhatAnOldFlagIsNow) {

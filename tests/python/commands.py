@@ -15,9 +15,9 @@ from ranks import run_scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "examples/pipeline"
-COMMANDS = [[], ["check"], ["profile"], ["plan"], ["simulate"], ["train"], ["launch"], ["run"], ["export"], ["schedule"],
+COMMANDS = [[], ["check"], ["profile"], ["plan"], ["simulate"], ["train"], ["schedule"],
             ["schedule", "simulate"], ["schedule", "serve"], ["schedule", "submit"], ["server"], ["data-server"], ["report"],
-            ["completion"]]
+            ["completion"], ["help"]]
 PYTHON = [sys.executable, "-m", "motley"]
 
 
@@ -85,7 +85,7 @@ class Commands(unittest.TestCase):
         (self.folder / "token").chmod(0o600)
         for words, code in (([], 2), (["no-command"], 2), (["plan", "--no-flag"], 2), (["plan", "--model", "vgg17"], 2),
                             (["plan", "--profile", self.folder / "none.json"], 2), (["report", self.folder], 2),
-                            (["launch", "script.py", "--flag"], 2), (["schedule", "list", "--state-dir", self.folder], 1)):
+                            (["schedule", "list", "--state-dir", self.folder], 1)):
             with self.subTest(words):
                 self.assert_same(words, code)
 

@@ -97,10 +97,31 @@ class Exporting(ExportCase):
         done = subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--output: 'out/model.pt2' exists; accepted: another file, or --overwrite to replace it", done.stderr)
+        done = subprocess.run([*words[:-1], "out/b.pt2"], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--job: 'out/job.yaml' exists; accepted: another file, or --overwrite to replace it", done.stderr)
+        words[-1:] = ["out/b.pt2", "--job", "jobs/b.yaml"]
+        done = subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('path: "../out/b.pt2"', (self.folder / "jobs/b.yaml").read_text())
         done = subprocess.run(words, cwd=self.folder, env={**os.environ, "MOTLEY_PYTHON": "/bin/false"}, capture_output=True, text=True,
                               timeout=120)
         self.assertEqual(done.returncode, 2)
         self.assertIn("export: no Python with the package motley: /bin/false does not have it; accepted: MOTLEY_PYTHON=", done.stderr)
+
+    def test_the_program_starts_scripts_by_python(self):
+        (self.folder / "rank.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+        environment = {**os.environ, "MOTLEY_PYTHON": sys.executable}
+        done = subprocess.run([BINARY, "launch", "--workers", "2", "rank.py"], cwd=self.folder, env=environment, capture_output=True,
+                              text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("rank 1 of 2", done.stdout)
+        for words in (["run", "--help"], ["help", "run"]):
+            done = subprocess.run([BINARY, *words], env=environment, capture_output=True, text=True, timeout=120, check=True)
+            self.assertIn("--replacements INT", done.stdout)
+        done = subprocess.run([BINARY, "launch", "--help"], env={**os.environ, "MOTLEY_PYTHON": "/bin/false"}, capture_output=True,
+                              text=True, timeout=120, check=True)
+        self.assertIn("Usage: motley launch [--workers INT]", done.stdout)
 
     def test_a_model_of_transformers_trains_on_a_text(self):
         try:

@@ -55,9 +55,30 @@ class Words(Folder):
                              (("train", "--optimizer", "sgd"), "'--optimizer' is a group of flags; accepted: --optimizer.name, "),
                              (("plan", "--page", "x"), "unknown flag '--page'; it is now '--html'"),
                              (("train", "--adapt", "x"), "unknown flag '--adapt'; it is now '--replan'"),
-                                                          (("train", "--help=optimiser"), "'optimiser' is no topic; did you mean 'optimizer'? accepted: ")):
+                             (("train", "--learning-rate", 0.1),
+                              "did you mean '--optimizer.learning-rate' or '--embedding.learning-rate'?"),
+                             (("train", "--lr", 0.1), "did you mean '--optimizer.learning-rate'"),
+                             (("completion", "tcsh"), "'tcsh' is not accepted; accepted: one of bash, zsh, fish"),
+                             (("train", "job.yaml", "--steps"), "--steps: has no value; accepted: INT"),
+                             (("help", "shcedule"), "'shcedule' is no command; did you mean 'schedule'?"),
+                             (("train", "--help=optimiser"), "'optimiser' is no topic; did you mean 'optimizer'? accepted: ")):
             with self.subTest(words):
                 self.assertIn(meant, self.refuse(*words))
+
+    def test_the_fault_that_is_named_is_the_first_one(self):
+        (self.folder / "plan.json").write_text("precious")
+        (self.folder / "job.yaml").write_text("{}")
+        for words, fault in ((("plan",), "--profile, --model: neither is given; accepted: one of them"),
+                             (("plan", "--model", "vgg16", "--cluster", "no.yaml"), "no.yaml"),
+                             (("profile", "--output", "plan.json"), "JOB, --model: neither is given"),
+                             (("train", "job.yaml", "--workers", "two"), "error: --workers: 'two' is not accepted; accepted: "),
+                             (("schedule", "submit", "--name", "q", "--estimated-duration", 60, "--", "true"),
+                              "--estimated-duration: '60' is not accepted; accepted: a duration such as '250ms', '90s' or '2h'"),
+                             (("schedule", "submit", "--name", "q", "--workers", 0, "--", "true", "-x"),
+                              "--workers: '0' is not accepted; accepted: an integer from 1"),
+                             (("trian",), "motley: error: 'trian' is no command")):
+            with self.subTest(words):
+                self.assertIn(fault, self.refuse(*words))
 
     def test_a_group_of_keys_is_answered_with_the_key_that_was_meant(self):
         (self.folder / "job.yaml").write_text("optimizer: adam\n")
@@ -83,6 +104,29 @@ class Help(Folder):
         for key in keys:
             if key != "version":
                 self.assertIn(f"\n  --{key.replace('_', '-')} ", whole)
+
+    def test_by_itself_or_by_the_command_help(self):
+        for words in ((), ("schedule",)):
+            done = self.run_program(*words, expect=2)
+            self.assertEqual(done.stdout.strip(), self.run_program(*words, "--help").stdout.strip())
+            self.assertIn("needs a command; accepted: ", done.stderr.splitlines()[-1])
+        for words in ((), ("plan",), ("schedule", "why")):
+            self.assertEqual(self.run_program("help", *words).stdout, self.run_program(*words, "--help").stdout)
+        self.assertIn("--name TEXT", self.run_program("help", "schedule", "submit").stdout.splitlines()[2])
+
+    def test_flags_of_every_command_take_a_line_and_groups_their_place(self):
+        check = self.run_program("check", "--help").stdout
+        self.assertEqual(check.count("--quiet"), 1)
+        self.assertIn("Flags of every command (motley --help explains them): --quiet", check)
+        self.assertLess(check.index("Flags of --racks:"), check.index("--switch-slots"))
+        self.assertRegex(check, r"--batch-size NUMBER +samples of a worker's batch \(above 0\)")
+        self.assertIn("[default: 10us]", check)
+        self.assertIn("--quiet ", self.run_program("check", "--help=all").stdout)
+        server = self.run_program("data-server", "--help=all").stdout
+        self.assertIn("--data.train ", server)
+        self.assertNotIn("--optimizer.name", server)
+        train = self.run_program("train", "--help").stdout
+        self.assertLess(train.index("--resume"), train.index("--rank"))
 
     def test_the_version_is_the_programs_everywhere(self):
         version = self.run_program("--version").stdout

@@ -123,7 +123,8 @@ class Planning(unittest.TestCase):
         self.assertRegex(text, r"its devices cost [\d.]+ an hour for [\d,]+ samples/s, those of the plan")
         self.assertIn("how far that may be off is not known", text, "the times are computed")
         table = text[text.index("with one more"):].split("\n\n")[0]
-        rows = table.splitlines()[1:]
+        *rows, remark = table.splitlines()[1:]
+        self.assertIn("each is planned anew, and may be on other types", remark)
         used = {}
         for stage in plan["stages"]:
             for replicas in stage["replicas"]:

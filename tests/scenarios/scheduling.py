@@ -49,7 +49,7 @@ class ScheduleSimulate(unittest.TestCase):
         text = self.simulate(TRACE, "--cluster", "4x8", "--csv", file)
         self.assertIn("60 jobs", text)
         self.assertIn("32 devices on 4 nodes", text)
-        lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()[0] in POLICIES}
+        lines = {cells[0]: cells[1:] for cells in map(str.split, text.splitlines()) if cells and cells[0] in POLICIES}
         self.assertEqual(list(lines), POLICIES)
         with file.open() as table:
             rows = list(csv.DictReader(table))
@@ -60,7 +60,13 @@ class ScheduleSimulate(unittest.TestCase):
             self.assertAlmostEqual(float(line[0]), sum(completion) / 60 / 3600, delta=0.006)
             for row in own:
                 self.assertGreaterEqual(float(row["started_seconds"]), float(row["arrival_seconds"]))
-        self.assertEqual(self.simulate(TRACE, "--cluster", "32", "--policy", "las").splitlines()[-1].split()[0], "las")
+        self.assertIn("\nunfair %: of the jobs, how many took longer than with an equal part of the cluster", text)
+        heading = next(line for line in text.splitlines() if line.startswith("policy"))
+        self.assertNotIn("utility", heading, "every policy finishes all jobs")
+        self.assertRegex(text, r"(?m)^the same under every policy: (.*, )?utility \(\d")
+        alone = self.simulate(TRACE, "--cluster", "32", "--policy", "las")
+        self.assertRegex(alone, r"(?m)^policy .* utility ")
+        self.assertRegex(alone, r"(?m)^las ")
 
     def test_settings_of_papers_are_drawn_by_seed(self):
         flags = ("--policy", "gadget-exact", "--policy", "fifo")
@@ -69,13 +75,13 @@ class ScheduleSimulate(unittest.TestCase):
         self.assertIn("of bound %", one)
         self.assertNotEqual(one.splitlines()[0], self.simulate("gadget:2:60", "--seed", 1, *flags).splitlines()[0])
         several = self.simulate("gadget:2:60", "--repetitions", 5, *flags)
-        line = next(cells for cells in map(str.split, several.splitlines()) if cells[0] == "gadget-exact")
+        line = next(cells for cells in map(str.split, several.splitlines()) if cells[:1] == ["gadget-exact"])
         shares = []
         for seed in range(5):
             lines = [line.split() for line in self.simulate("gadget:2:60", "--seed", seed, *flags).splitlines()]
-            shares.append(float(next(cells for cells in lines if cells[0] == "gadget-exact")[-1]))
+            shares.append(float(next(cells for cells in lines if cells[:1] == ["gadget-exact"])[-1]))
         self.assertAlmostEqual(float(line[-3]), sum(shares) / 5, delta=0.01)
-        self.assertEqual(line[-2], "+-")
+        self.assertEqual(line[-2], "±")
         self.assertIn("sjf-bco", self.simulate("sjf-bco:10", "--policy", "sjf-bco"))
         for words, message in ((("gadget:4",), "'gadget:4'; accepted: gadget:NODES:JOBS"),
                                (("gadget:4:0",), "'gadget:4:0'; accepted"),
@@ -106,11 +112,10 @@ class ScheduleSimulate(unittest.TestCase):
         text = self.simulate(TRACE, *flags, "--csv", file)
         self.assertIn("jobs lost places", text)
         lost = sum(int(row["failures"]) for row in csv.DictReader(file.read_text().splitlines()))
-        row = text.splitlines()[-2].split()
-        self.assertEqual(row[0], "las")
+        row = next(line for line in text.splitlines() if line.startswith("las ")).split()
         self.assertEqual(int(row[-2]), lost)
         self.assertGreater(lost, 0)
-        self.assertIn("+-", self.simulate(TRACE, *flags, "--repetitions", 3))
+        self.assertIn("±", self.simulate(TRACE, *flags, "--repetitions", 3))
         self.assertIn("--mtbf", self.simulate(TRACE, "--cluster", "32", "--mtbf", 0, expect=2))
 
     def test_the_page_opens_offline_and_holds_no_markup_of_names(self):

@@ -147,6 +147,9 @@ TEST(Options, TheNearestKeyIsTheOneThatWasMistyped) {
     EXPECT_EQ(nearest_key(typed, keys), meant) << typed;
   }
   EXPECT_EQ(nearest_key("cup", {"cpu", "gpu"}), "cpu");
+  EXPECT_EQ(nearest_key("tcsh", {"bash", "zsh", "fish"}), "") << "half of it is another word";
+  EXPECT_EQ(nearest_key("mem", {"count", "memory", "speed"}), "memory");
+  EXPECT_EQ(nearest_key("lr", {"seed", "optimizer.learning_rate"}), "optimizer.learning_rate");
   EXPECT_EQ(nearest_key(std::string(100, 'a'), {std::string(101, 'a')}), "") << "too long to be a mistyped one";
 }
 

@@ -254,26 +254,33 @@ const OptionTable<SubmitRequest>& SubmitRequest::options() {
 }
 
 Result<Json> submit(SubmitRequest request) {
-  MOTLEY_ASSIGN(SchedulerClient client, connect(request.client));
+  const auto post = [&](const std::string& jobs) -> Result<Json> {
+    MOTLEY_ASSIGN(SchedulerClient client, connect(request.client));
+    return client.post("/v1/jobs", jobs);
+  };
   if (!request.file.empty()) {
     MOTLEY_ASSIGN(const std::string jobs, read_file(request.file, kMaxJobsBytes));
-    return client.post("/v1/jobs", jobs);
+    return post(jobs);
   }
   scheduling::SubmittedJob& job = request.job;
   if (!request.train.empty()) {
     MOTLEY_TRY(read_file(request.train));  // it is there
     job.command = make_train_command(request.train, job);
   }
-  if (job.command.empty() || job.name.empty()) {
+  if (job.command.empty()) {
     return fail(ErrorCode::kInvalidInput,
-                "motley schedule submit: has no job; accepted: --file FILE, or --name with --train JOB or a command "
-                "behind --");
+                "motley schedule submit: there is no job; accepted: a command behind --, --train JOB, or --file FILE");
+  }
+  if (job.name.empty()) {
+    return fail(ErrorCode::kInvalidInput,
+                "--name: is not given; accepted: a name for the job, which no other job has "
+                "that is not over, such as --name fashion");
   }
   MOTLEY_TRY(set_speeds(job, request.profile, request.speeds));
   MOTLEY_TRY(set_speedup(job, request.speedup));
   job.submission = make_submission();
   job.directory = std::filesystem::current_path().string();
-  return client.post("/v1/jobs", write_json(job));
+  return post(write_json(job));
 }
 
 const OptionTable<LogsRequest>& LogsRequest::options() {
@@ -330,7 +337,6 @@ const OptionTable<WhatIfRequest>& WhatIfRequest::options() {
 }
 
 Result<Json> ask_what_if(const WhatIfRequest& request) {
-  MOTLEY_ASSIGN(SchedulerClient client, connect(request.client));
   Json change = {
       {"cancel", request.cancel}, {"drain", request.drain}, {"add_nodes", Json::array()}, {"submit", Json::array()}};
   for (const std::string& text : request.add_nodes) {
@@ -341,6 +347,7 @@ Result<Json> ask_what_if(const WhatIfRequest& request) {
     MOTLEY_ASSIGN(const auto job, parse_json<scheduling::SubmittedJob>(text, file));
     change["submit"].push_back(Json::parse(write_json(job)));
   }
+  MOTLEY_ASSIGN(SchedulerClient client, connect(request.client));
   return client.post("/v1/what-if", change.dump());
 }
 

@@ -39,6 +39,11 @@ std::optional<double> factor_in(std::span<const Unit> units, std::string_view na
   return found == units.end() ? std::nullopt : std::optional(found->factor);
 }
 
+// So many of a unit; of those below 1 exactly, as the whole numbers that go into one are ("10us" is 1e-5).
+double multiply(double number, double factor) {
+  return factor < 1 ? number / std::round(1 / factor) : number * factor;
+}
+
 template <class FindFactor>
 Result<double> parse(std::string_view text, std::string_view accepted, const FindFactor& find_factor) {
   double number = 0;
@@ -51,7 +56,7 @@ Result<double> parse(std::string_view text, std::string_view accepted, const Fin
   if (problem != std::errc() || !std::isfinite(number) || number < 0 || !factor) {
     return fail(ErrorCode::kInvalidInput, "'{}' is not {}", text, accepted);
   }
-  return number * *factor;
+  return multiply(number, *factor);
 }
 
 // The value in the largest of these units, the largest first, in which it is an integer; else in `base`, whose factor
@@ -60,7 +65,8 @@ std::string exact_text(double value, std::span<const Unit> units, std::string_vi
   if (value == 0) return "0";
   for (const Unit& unit : units) {
     const double count = std::round(value / unit.factor);
-    if (count >= 1 && count < 1e6 && count * unit.factor == value) return fmt::format("{}{}", count, unit.name);
+    if (count >= 1 && count < 1e6 && multiply(count, unit.factor) == value)
+      return fmt::format("{}{}", count, unit.name);
   }
   return fmt::format("{}{}", value, base);
 }
@@ -89,7 +95,7 @@ std::string exact_bytes_per_second(double bytes_per_second) {
 }
 
 std::string exact_seconds(double seconds) {
-  return exact_text(seconds, std::span(kSecondUnits).first(5), "s");
+  return exact_text(seconds, std::span(kSecondUnits).first(7), "s");
 }
 
 std::string format_bytes(double bytes) {
@@ -109,10 +115,10 @@ std::string format_seconds(double seconds) {
   if (seconds == 0) {
     return "0 s";
   }
-  if (seconds < 1e-3) {
+  if (seconds < 0.9995e-3) {
     return fmt::format("{:.3g} us", seconds * 1e6);
   }
-  if (seconds < 1) {
+  if (seconds < 0.9995) {
     return fmt::format("{:.3g} ms", seconds * 1e3);
   }
   if (seconds < 60) {

@@ -157,7 +157,7 @@ Texts schedule(const std::string& trace, const Keywords& keywords, const app::Do
     const report::ScheduleView view = {workload.name, workload.jobs,    workload.topology,
                                        outcomes,      workload.horizon, question.mtbf > 0};
     return Texts{{"json", app::to_json(workload, outcomes)},
-                 {"text", report::text_columns(report::schedule_rows(view))},
+                 {"text", report::schedule_text(view)},
                  {"page", report::schedule_page(view)},
                  {"csv", app::to_csv(workload, outcomes)}};
   });

@@ -14,6 +14,9 @@ namespace motley::cli {
 namespace {
 
 constexpr int kPlacementWorkers = 8;
+constexpr const char* kOfEither = "Flags of --server and --racks";
+constexpr const char* kOfServer = "Flags of --server";
+constexpr const char* kOfRacks = "Flags of --racks";
 
 std::string amount(planning::Resource resource, double value) {
   switch (resource) {
@@ -191,6 +194,15 @@ void add_check(CLI::App& app, CommandLine& line) {
       "  motley check --racks 8 --workers-per-rack 16 --worker-bandwidth 10Gbps --rack-server-bandwidth 100Gbps \\\n"
       "      --uplink-bandwidth 40Gbps",
       run_check);
+  for (const char* flag : {"--model", "--batch-time", "--profile", "--batch-size", "--optimizer", "--comm-dtype"}) {
+    command.get_option(flag)->group(kOfEither);
+  }
+  command.get_option("--link-bandwidth")->group(kOfServer);
+  for (const char* flag :
+       {"--workers-per-rack", "--worker-bandwidth", "--rack-server-bandwidth", "--uplink-bandwidth", "--switch-slots",
+        "--switch-payload", "--switch-header", "--switch-bandwidth", "--switch-round-trip"}) {
+    command.get_option(flag)->group(kOfRacks);
+  }
   command.get_option("--profile")->excludes("--model");
   command.get_option("--batch-size")->needs("--profile");
   command.get_option("--json")->excludes("--as-cluster");

@@ -9,6 +9,7 @@ namespace motley::cli {
 namespace {
 
 constexpr const char* kGeneralTopic = "general";
+constexpr std::string_view kUsageMark = "Usage: ";
 constexpr std::size_t kLongestType = 36;  // of longer ones the choices are said behind the help
 
 FlagText describe(const CLI::Option& option) {
@@ -64,6 +65,7 @@ std::string CommandText::name(std::string_view between) const {
 }
 
 std::string CommandText::usage() const {
+  if (!own_usage.empty()) return own_usage;
   std::string line = name();
   if (!commands.empty()) line += " COMMAND";
   for (const FlagText& argument : arguments) {
@@ -74,6 +76,14 @@ std::string CommandText::usage() const {
     if (flag.is_required) line += fmt::format(" {} {}", flag.name, flag.type);
   }
   return line + " [FLAGS]";
+}
+
+std::vector<std::string> CommandText::groups() const {
+  std::vector<std::string> groups;
+  for (const FlagText& flag : flags) {
+    if (flag.is_own() && std::ranges::find(groups, flag.group) == groups.end()) groups.push_back(flag.group);
+  }
+  return groups;
 }
 
 std::vector<std::string> CommandText::topics() const {
@@ -89,6 +99,10 @@ const FlagText* CommandText::find(std::string_view flag) const {
   return found == flags.end() ? nullptr : &*found;
 }
 
+void set_usage(CLI::App& command, const std::string& usage) {
+  command.footer(fmt::format("{}{}\n\n{}", kUsageMark, usage, command.get_footer()));
+}
+
 CommandText describe(const CLI::App& app) {
   CommandText text;
   for (const CLI::App* one = &app; one != nullptr; one = one->get_parent()) {
@@ -96,6 +110,11 @@ CommandText describe(const CLI::App& app) {
   }
   text.about = app.get_description();
   text.examples = app.get_footer();
+  if (text.examples.starts_with(kUsageMark)) {
+    const std::size_t end = text.examples.find("\n\n");
+    text.own_usage = text.examples.substr(kUsageMark.size(), end - kUsageMark.size());
+    text.examples.erase(0, end == std::string::npos ? end : end + 2);
+  }
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group().empty()) continue;
     (option->get_positional() ? text.arguments : text.flags).push_back(describe(*option));

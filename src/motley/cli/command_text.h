@@ -31,6 +31,8 @@ struct FlagText {
   bool is_required = false;
   bool is_repeated = false;
 
+  bool is_general() const { return group == kGeneralFlags; }
+  bool is_own() const { return !is_key() && !is_general(); }  // of the command alone
   bool is_key() const { return group == kCommonKeys || group == kOtherKeys; }
   bool takes_value() const { return !type.empty() && !type.starts_with('['); }
   bool takes_file() const { return type == "PATH" || type == "FILE"; }
@@ -44,16 +46,22 @@ struct FlagText {
 struct CommandText {
   std::vector<std::string> path;  // "motley", "schedule", "list"
   std::string about;
-  std::string examples;  // the help's last part
+  std::string own_usage;  // in place of what its arguments and required flags make of it
+  std::string examples;   // the help's last part
   std::vector<FlagText> arguments;
   std::vector<FlagText> flags;
   std::vector<CommandText> commands;
 
   std::string name(std::string_view between = " ") const;
   std::string usage() const;                // "motley simulate PLAN --cluster PATH [FLAGS]"
+  std::vector<std::string> groups() const;  // of the flags that are its own, in their order
   std::vector<std::string> topics() const;  // of the job's keys, in their order; empty where it has none
   const FlagText* find(std::string_view flag) const;
 };
+
+// Says how the command is used, in place of what its arguments and required flags make of it. It must have its
+// examples.
+void set_usage(CLI::App& command, const std::string& usage);
 
 // Commands and flags that are hidden are left out.
 CommandText describe(const CLI::App& app);

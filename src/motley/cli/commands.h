@@ -40,23 +40,30 @@ void add_profile(CLI::App& app, CommandLine& line);
 void add_plan(CLI::App& app, CommandLine& line);
 void add_simulate(CLI::App& app, CommandLine& line);
 void add_train(CLI::App& app, CommandLine& line);
-void add_launch(CLI::App& app, CommandLine& line);
-void add_export(CLI::App& app, CommandLine& line);
+void add_python_commands(CLI::App& app, CommandLine& line);  // launch, run and export
 void add_schedule(CLI::App& app, CommandLine& line);
 void add_server(CLI::App& app, CommandLine& line);
 void add_data_server(CLI::App& app, CommandLine& line);
 void add_report(CLI::App& app, CommandLine& line);
 void add_completion(CLI::App& app, CommandLine& line);
 void add_documents(CLI::App& app, CommandLine& line);
+void add_help(CLI::App& app, CommandLine& line);
+
+// One of the commands of the Python package, in a Python that has it, which takes this process's place. Its words are
+// those behind its name.
+Status run_python_command(const CLI::App& command, std::vector<std::string> words);
 
 // A command of this name with a flag for each option of its arguments, and --overwrite where one names a file that is
-// written. Typed, it runs with them, and with the general flags where `run` takes them.
+// written. Flags that are no options are added first by the arguments' add_flags(command), where they have it. Typed,
+// it runs with them, and with the general flags where `run` takes them; where the arguments have check(), which says
+// what is missing of the input, that is asked before files that would be written are.
 template <class Arguments, class Run>
 std::pair<CLI::App&, Arguments&> add_command(CLI::App& parent, CommandLine& line, const std::string& name,
                                              const std::string& description, const std::string& footer, Run run) {
   CLI::App* command = parent.add_subcommand(name, description)->footer(footer);
   const auto arguments = std::make_shared<Arguments>();
   const auto overwrite = std::make_shared<bool>(false);
+  if constexpr (requires { arguments->add_flags(*command); }) arguments->add_flags(*command);
   if constexpr (requires { Arguments::options(); }) add_options(*command, *arguments);
   if (writes_files(*command)) {
     add_option(*command, {"overwrite", OptionKind::kBoolean, "replace files that exist"}, false,
@@ -65,6 +72,7 @@ std::pair<CLI::App&, Arguments&> add_command(CLI::App& parent, CommandLine& line
   add_general_flags(*command, line);
   command->callback([&line, command, arguments, overwrite, run] {
     line.action = [&line, command, arguments, overwrite, run]() -> Status {
+      if constexpr (requires { arguments->check(); }) MOTLEY_TRY(arguments->check());
       MOTLEY_TRY(check_output_files(*command, *overwrite));
       if constexpr (std::is_invocable_v<Run, const Arguments&, const GeneralFlags&>) {
         return run(*arguments, line.general);

@@ -1,5 +1,6 @@
-// motley completion, and what the documents are made by, which users need not type: motley man-pages, schemas and
-// reference.
+// motley help and motley completion, and what the documents are made by, which users need not type: motley man-pages,
+// schemas and reference.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -7,9 +8,11 @@
 #include "motley/cli/command_text.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/completion.h"
+#include "motley/cli/help.h"
 #include "motley/cli/man_page.h"
 #include "motley/cli/reference.h"
 #include "motley/cli/results.h"
+#include "motley/cli/usage_error.h"
 
 namespace motley::cli {
 namespace {
@@ -24,6 +27,22 @@ Status print_completion(const CommandText& program, const std::string& shell) {
                              : shell == "zsh" ? zsh_completion(program)
                                               : fish_completion(program);
   std::printf("%s", script.c_str());
+  return {};
+}
+
+// Of the command that the words name, as its --help prints it.
+Status print_command_help(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* command = &app;
+  for (const std::string& word : words) {
+    const std::vector<const CLI::App*> commands = command->get_subcommands([](const CLI::App*) { return true; });
+    const auto found = std::ranges::find(commands, word, &CLI::App::get_name);
+    if (found == commands.end()) {
+      return fail(ErrorCode::kInvalidInput, "{}", explain_unknown_command(describe(*command), word));
+    }
+    command = *found;
+  }
+  if (command->get_help_ptr() == nullptr) return run_python_command(*command, {"--help"});
+  std::printf("%s", short_help(describe(*command)).c_str());
   return {};
 }
 
@@ -62,6 +81,13 @@ void add_completion(CLI::App& app, CommandLine& line) {
       "  motley completion fish > ~/.config/fish/completions/motley.fish",
       [&app](const std::string& name) { return print_completion(describe(app), name); });
   add_argument(command, shell_option(), shell)->required();
+}
+
+void add_help(CLI::App& app, CommandLine& line) {
+  const auto [command, words] = add_command<std::vector<std::string>>(
+      app, line, "help", "Print the help of a command, as its --help does", "Example:\n  motley help schedule submit",
+      [&app](const std::vector<std::string>& given) { return print_command_help(app, given); });
+  command.add_option("COMMAND", words, "the command; default: motley itself")->type_name(OptionText{}.type_name());
 }
 
 void add_documents(CLI::App& app, CommandLine& line) {

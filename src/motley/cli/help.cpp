@@ -62,6 +62,37 @@ std::string section_of_group(const CommandText& command, const std::string& grou
   return section(group, command.flags, [&](const FlagText& flag) { return flag.group == group; });
 }
 
+std::string sections_of_own(const CommandText& command) {
+  std::string sections;
+  for (const std::string& group : command.groups()) sections += section_of_group(command, group);
+  return sections;
+}
+
+// The flags of every command by their names; they are explained where the help is that of the program, or of all.
+std::string name_general_flags(const CommandText& command) {
+  std::vector<std::string> names;
+  for (const FlagText& flag : command.flags) {
+    if (flag.is_general()) names.push_back(flag.name + (flag.type.starts_with('[') ? flag.type : ""));
+  }
+  if (names.empty()) return "";
+  return "\n" +
+         wrapped(fmt::format("{} ({} --help explains them): {}", kGeneralFlags, command.path.front(),
+                             fmt::join(names, ", ")),
+                 0) +
+         "\n";
+}
+
+// What they do, without types and defaults: they are switches.
+std::string explain_general_flags(const CommandText& command) {
+  std::string lines;
+  for (const FlagText& flag : command.flags) {
+    if (!flag.is_general()) continue;
+    lines +=
+        entry(fmt::format("{}{}{}{}", flag.letter, flag.letter.empty() ? "" : ", ", flag.name, flag.type), flag.help);
+  }
+  return lines.empty() ? "" : fmt::format("\n{}:\n{}", kGeneralFlags, lines);
+}
+
 std::string section_of_topic(const CommandText& command, const std::string& topic) {
   return section("Keys of the job: " + topic, command.flags,
                  [&](const FlagText& flag) { return flag.is_key() && flag.topic() == topic; });
@@ -84,7 +115,7 @@ std::string examples(const CommandText& command) {
 std::string whole_help(const CommandText& command) {
   std::string text = heading(command) + list_commands(command) +
                      section("Arguments", command.arguments, [](const FlagText&) { return true; }) +
-                     section_of_group(command, kOwnFlags);
+                     sections_of_own(command);
   for (const std::string& topic : command.topics()) text += section_of_topic(command, topic);
   return text + section_of_group(command, kGeneralFlags) + examples(command);
 }
@@ -93,13 +124,14 @@ std::string whole_help(const CommandText& command) {
 
 std::string short_help(const CommandText& command) {
   const std::vector<std::string> topics = command.topics();
-  if (topics.empty()) return whole_help(command);
   const std::string list =
-      fmt::format("Every key of the job file is a flag. --help={} lists them all, --help=TOPIC those of a topic: {}",
+      fmt::format("\nKeys of the job file are flags. --help={} lists them all, --help=TOPIC those of a topic: {}",
                   kAllTopics, fmt::join(topics, ", "));
-  return heading(command) + section("Arguments", command.arguments, [](const FlagText&) { return true; }) +
-         section_of_group(command, kOwnFlags) + section_of_group(command, kCommonKeys) + "\n" + wrapped(list, 0) +
-         "\n" + section_of_group(command, kGeneralFlags) + examples(command);
+  const bool is_program = command.path.size() == 1;
+  return heading(command) + list_commands(command) +
+         section("Arguments", command.arguments, [](const FlagText&) { return true; }) + sections_of_own(command) +
+         section_of_group(command, kCommonKeys) + (topics.empty() ? "" : wrapped(list, 0) + "\n") +
+         (is_program ? explain_general_flags(command) : name_general_flags(command)) + examples(command);
 }
 
 Result<std::string> help_of_topic(const CommandText& command, const std::string& topic) {

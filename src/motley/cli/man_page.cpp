@@ -80,7 +80,7 @@ std::string man_page(const CommandText& command, const CommandText& program, con
                       roff(command.usage()));
   text += write_commands(command);
   text += write_section(".SH ARGUMENTS\n", command.arguments, [](const FlagText&) { return true; });
-  text += write_section(".SH FLAGS\n", command.flags, in_group(kOwnFlags));
+  text += write_section(".SH FLAGS\n", command.flags, [](const FlagText& flag) { return flag.is_own(); });
   text += write_keys(command);
   text += write_section(".SH FLAGS OF EVERY COMMAND\n", command.flags, in_group(kGeneralFlags));
   if (!command.examples.empty()) text += fmt::format(".SH EXAMPLES\n.nf\n{}\n.fi\n", roff(command.examples));

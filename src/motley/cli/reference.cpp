@@ -27,7 +27,7 @@ std::string describe_command(const CommandText& command) {
   std::string rows;
   for (const FlagText& argument : command.arguments) rows += table_row(argument);
   for (const FlagText& flag : command.flags) {
-    if (flag.group == kOwnFlags) rows += table_row(flag);
+    if (flag.is_own()) rows += table_row(flag);
   }
   if (!rows.empty()) text += "\n| | type | default | what it says |\n|---|---|---|---|\n" + rows;
   if (!command.topics().empty()) text += "\nEvery [key of the job file](job.md) but `version` is also a flag.\n";

@@ -43,6 +43,14 @@ int print_help(const CLI::App& app) {
   return 0;
 }
 
+// A command of commands by itself is answered with its help, besides the error.
+void print_help_of_incomplete(const CLI::App& app) {
+  const CLI::App& command = typed_command(app);
+  if (command.get_require_subcommand_min() == 0 || !command.remaining().empty()) return;
+  std::printf("%s\n", short_help(describe(command)).c_str());
+  std::fflush(stdout);
+}
+
 // Settings of the whole process, and of those that it starts.
 void follow(const GeneralFlags& flags) {
   if (flags.no_color) forbid_color();
@@ -80,8 +88,8 @@ int run(int argc, const char* const* argv) {
   app.require_subcommand(1);
   CommandLine line;
   add_general_flags(app, line);
-  for (const auto add : {add_check, add_profile, add_plan, add_simulate, add_train, add_launch, add_export,
-                         add_schedule, add_server, add_data_server, add_report, add_completion, add_documents}) {
+  for (const auto add : {add_check, add_profile, add_plan, add_simulate, add_train, add_python_commands, add_schedule,
+                         add_server, add_data_server, add_report, add_completion, add_documents, add_help}) {
     add(app, line);
   }
   try {
@@ -92,7 +100,9 @@ int run(int argc, const char* const* argv) {
     std::printf("%s\n", version.what());
     return 0;
   } catch (const CLI::ParseError& problem) {
-    const std::string text = explain_usage_error(app, problem, {kRenamedFlags, train::kRenamedKeys});
+    std::string text = explain_usage_error(app, problem, {kRenamedFlags, train::kRenamedKeys});
+    if (text.starts_with("motley: ")) text.erase(0, text.find(' ') + 1);  // which is said already
+    print_help_of_incomplete(app);
     std::fprintf(stderr, "motley: %s %s (--help lists all flags)\n",
                  colored("error:", TextColor::kBad, STDERR_FILENO).c_str(), text.c_str());
     return 2;

@@ -11,6 +11,7 @@
 #include "motley/base/os/signals.h"
 #include "motley/base/text.h"
 #include "motley/base/units.h"
+#include "motley/cli/command_text.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/results.h"
 #include "motley/report/schedule_page.h"
@@ -77,7 +78,7 @@ Status replay_once(const ReplayArguments& arguments) {
   MOTLEY_ASSIGN(const auto outcomes, trace.replay(workload, !arguments.page.empty()));
   const report::ScheduleView view = {workload.name, workload.jobs,    workload.topology,
                                      outcomes,      workload.horizon, arguments.question.mtbf > 0};
-  if (!json.is_asked()) print_columns(report::schedule_rows(view));
+  if (!json.is_asked()) std::printf("%s", report::schedule_text(view).c_str());
   if (!arguments.csv.empty()) MOTLEY_TRY(write_named("jobs", arguments.csv, app::to_csv(workload, outcomes)));
   if (!arguments.page.empty()) MOTLEY_TRY(write_named("page", arguments.page, report::schedule_page(view)));
   return json.print(app::to_json(workload, outcomes));
@@ -87,7 +88,7 @@ Status replay_once(const ReplayArguments& arguments) {
 Status replay_repeatedly(const ReplayArguments& arguments) {
   app::TraceReplay trace(arguments.question);
   MOTLEY_ASSIGN(const auto policies, trace.repeat(arguments.repetitions));
-  const auto cell = [](const Estimate& one) { return fmt::format("{:.2f} +- {:.2f}", one.mean, one.half_interval); };
+  const auto cell = [](const Estimate& one) { return fmt::format("{:.2f} ± {:.2f}", one.mean, one.half_interval); };
   Rows rows = {{"policy", "mean h", "makespan h", "worst", "of bound %"}};
   for (const app::PolicyEstimates& one : policies) {
     rows.push_back(
@@ -96,6 +97,7 @@ Status replay_repeatedly(const ReplayArguments& arguments) {
   std::printf("%s: %d repetitions, means and 95 %% confidence intervals\n", arguments.question.trace.c_str(),
               arguments.repetitions);
   print_columns(rows);
+  std::printf("%s", report::schedule_legend({"worst", "of bound %"}).c_str());
   return {};
 }
 
@@ -210,7 +212,10 @@ void print_why(const WhyResult& why) {
   if (!why.last_change.empty()) text += fmt::format("  last change: {}\n", why.last_change);
   for (const std::string& line : why.unblocked_by) text += fmt::format("  would free it: {}\n", line);
   if (why.starts >= 0) text += fmt::format("  expected to start in {}\n", format_duration(why.starts));
-  if (why.finishes >= 0) text += fmt::format("  expected to be done in {}\n", format_duration(why.finishes));
+  if (why.finishes >= 0) {
+    text += fmt::format("  expected to be done in {}{}\n", format_duration(why.finishes),
+                        why.assumption.empty() ? "" : ", " + why.assumption);
+  }
   if (!why.one_more_device.empty()) text += fmt::format("  {}\n", why.one_more_device);
   if (!why.last_output.empty()) text += "  its last output:\n";
   std::istringstream lines(why.last_output);
@@ -260,10 +265,13 @@ void print_what_if(const WhatIfResult& result) {
     ++both;
   }
   print_columns(rows);
-  if (both > 0) {
-    std::printf("on average done in %s instead of %s, over the %d jobs that are in both\n",
-                format_duration(then / both).c_str(), format_duration(now / both).c_str(), both);
-  }
+  if (both == 0) return;
+  const std::string before = format_duration(now / both), after = format_duration(then / both);
+  const std::string of = both == 1 ? "for the job that is there" : fmt::format("over the {} jobs that are there", both);
+  std::printf("%s\n",
+              before == after
+                  ? fmt::format("on average nothing changes {} either way: done in {}", of, after).c_str()
+                  : fmt::format("on average done in {} instead of {}, {} either way", after, before, of).c_str());
 }
 
 Status run_what_if(const WhatIfArguments& arguments) {
@@ -301,6 +309,10 @@ void add_clients(CLI::App& schedule, CommandLine& line) {
       "4\n"
       "  motley schedule submit --name hello --estimated-duration 5s -- echo hello from {workers}",
       run_submit);
+  set_usage(submit,
+            "motley schedule submit --name TEXT [FLAGS] -- COMMAND...\n"
+            "   or: motley schedule submit --name TEXT --train PATH [FLAGS]\n"
+            "   or: motley schedule submit --file PATH [FLAGS]");
   submit.add_option("COMMAND", submitted.request.job.command, "behind --: a program and its arguments")
       ->type_name(OptionText{}.type_name());
   const auto [list, listed] = add_command<AskArguments>(schedule, line, "list", "List jobs and nodes", "", run_list);
@@ -326,9 +338,9 @@ void add_clients(CLI::App& schedule, CommandLine& line) {
   add_argument(drain, {"NODE", OptionKind::kText, "name of the node"}, drained.name)->required();
   add_option(drain, {"undo", OptionKind::kBoolean, "let jobs run there again"}, false,
              [&undone = drained.is_undone](const OptionValue&) { undone = true; });
-  add_command<WhatIfArguments>(
-      schedule, line, "what-if", "Forecast when jobs would be done after a change of the cluster or its jobs",
-      "Nothing is changed. Example:\n  motley schedule what-if --add-node new:8 --cancel big", run_what_if);
+  add_command<WhatIfArguments>(schedule, line, "what-if",
+                               "Forecast when jobs would be done after a change of the cluster or its jobs",
+                               "Nothing is changed. Example:\n  motley schedule what-if --add-node new:8", run_what_if);
 }
 
 }  // namespace

@@ -50,6 +50,17 @@ Result<app::RunningServer> start_server(const app::ServerRequest& request) {
   return server;
 }
 
+// The keys of a job that say what its data are and how they are sent.
+std::vector<std::pair<OptionText, OptionValue>> data_options() {
+  auto options = app::job_options();
+  std::erase_if(options, [](const auto& option) {
+    const std::string& key = option.first.key;
+    const bool is_of_workers = key == "data.server" || key == "data.token_file";
+    return is_of_workers || !(key.starts_with("data.") || key.starts_with("network.") || key == "seed");
+  });
+  return options;
+}
+
 }  // namespace
 
 void add_server(CLI::App& app, CommandLine& line) {
@@ -76,7 +87,7 @@ void add_data_server(CLI::App& app, CommandLine& line) {
   app::JobRequest& job = arguments.request.job;
   add_argument(command, {"JOB", OptionKind::kPath, "job file (docs/reference/job.md) whose data is served"}, job.file)
       ->required();
-  add_keys(command, app::job_options(), job.flags);
+  add_keys(command, data_options(), job.flags);
 }
 
 }  // namespace motley::cli

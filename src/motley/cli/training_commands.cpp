@@ -25,6 +25,12 @@
 namespace motley::cli {
 namespace {
 
+// Whether there was one, without the result.
+template <class T>
+Status failure(const Result<T>& result) {
+  return result ? Status() : fail(result.error());
+}
+
 void print_line(const std::string& text) {
   std::printf("%s\n", text.c_str());
   std::fflush(stdout);
@@ -65,6 +71,13 @@ struct ProfileArguments {
   app::ProfileRequest request;
   std::string output = "profile.json";
   bool json = false;
+
+  // That there is a job or a model, as the measurement says it, and that the job can be read.
+  Status check() const {
+    const bool has_job = !request.job.file.empty();
+    if (has_job == !request.model.empty()) return failure(app::make_profile(request));
+    return has_job ? failure(app::read_job(request.job)) : Status();
+  }
 
   static const OptionTable<ProfileArguments>& options() {
     static const OptionTable<ProfileArguments> options = {
@@ -143,11 +156,17 @@ struct PlanArguments {
   std::string page;
   bool json = false;
 
+  Status check() const {
+    return failure(app::make_plan_task(question, [](const std::string&) {}));
+  }
+
   static const OptionTable<PlanArguments>& options() {
     using enum OptionKind;
     static const OptionTable<PlanArguments> options = {
         {"", &PlanArguments::question},
-        {{"output", kOutput, "file to write the plan to"}, &PlanArguments::output},
+        {{"output", kOutput,
+          "file to write the plan to, as things are: what --what-if finds is printed, and is in --json"},
+         &PlanArguments::output},
         {{"html", kOutput, "also write a page that draws the pipeline to this file"}, &PlanArguments::page},
         {json_option(), &PlanArguments::json},
     };
@@ -212,7 +231,9 @@ Status run_plan(const PlanArguments& arguments, const GeneralFlags& general) {
                                .tell = print_line};
   MOTLEY_ASSIGN(const planning::FoundPlan found, finder.find());
   if (!json.is_asked()) std::printf("%s", report::plan_text(found).c_str());
-  MOTLEY_TRY(write_named("\nplan", arguments.output, planning::to_json(found.plan)));
+  const bool asks_more = !arguments.question.what_ifs.empty();  // whose answers are in no file
+  MOTLEY_TRY(
+      write_named(asks_more ? "\nplan, as things are" : "\nplan", arguments.output, planning::to_json(found.plan)));
   if (!arguments.page.empty()) MOTLEY_TRY(write_named("page", arguments.page, report::plan_page(found)));
   return json.print(json.is_asked() ? write_json(make_result(found)) : "");
 }
@@ -258,6 +279,16 @@ struct TrainArguments {
   bool keys = false;
   bool schema = false;
   bool json = false;
+
+  void add_flags(CLI::App& command) {
+    command
+        .add_flag("--resume", request.resume,
+                  "go on from the newest good checkpoint of --run-directory; --resume=auto: where it holds one, else "
+                  "start (with --overwrite also over a run that came to have none)")
+        ->check(CLI::IsMember({"true", "false", "auto"}).description(""))
+        ->type_name(optional_value("auto"))
+        ->group(kOwnFlags);
+  }
 
   static const OptionTable<TrainArguments>& options() {
     using enum OptionKind;
@@ -400,7 +431,7 @@ void add_plan(CLI::App& app, CommandLine& line) {
       "200000\n"
       "  motley plan --model vgg16 --cluster examples/rent/cluster.yaml --compare --html vgg16.html --output "
       "vgg16.json\n"
-      "  motley plan --profile profile.json --what-if cpu.price=0.01..1 --output what-if.json\n"
+      "  motley plan --profile profile.json --what-if cpu.price=0.01..1 --json > what-if.json\n"
       "  motley plan --profile profile.json --method rl-attention --measure examples/fashion-mnist/job.yaml "
       "--time-limit 5min --output measured.json",
       run_plan);
@@ -428,33 +459,9 @@ void add_train(CLI::App& app, CommandLine& line) {
       "  motley train --resume --run-directory runs/demo\n"
       "  torchrun --no-python --nproc-per-node 2 motley train examples/fashion-mnist/job.yaml",
       run_train);
-  command
-      .add_flag("--resume", arguments.request.resume,
-                "go on from the newest good checkpoint of --run-directory; --resume=auto: where it holds one, else "
-                "start (with --overwrite also over a run that came to have none)")
-      ->check(CLI::IsMember({"true", "false", "auto"}).description(""))
-      ->type_name(optional_value("auto"))
-      ->group(kOwnFlags);
   command.get_option("--rank")->needs("--hosts");
   command.get_option("--join")->needs("--hosts");
   add_job(command, arguments.request.job, "job file (docs/reference/job.md); default: with --resume the run's own");
-}
-
-// Of the Python package, which answers them before the other commands; the program knows their names.
-void add_launch(CLI::App& app, CommandLine& line) {
-  for (const auto& [name, about] : {std::pair("launch", "Start the ranks of a Python script on this machine"),
-                                    std::pair("run", "The same, and go on where ranks are lost")}) {
-    CLI::App* command = app.add_subcommand(name, about);
-    command->footer(fmt::format("Of the Python package: python -m motley {} --help", name))->prefix_command();
-    command->callback([&line, name] {
-      line.action = [name]() -> Status {
-        return fail(ErrorCode::kInvalidInput,
-                    "{0}: starts Python scripts; accepted: python -m motley {0}, of the Python package "
-                    "(docs/reference/python.md)",
-                    name);
-      };
-    });
-  }
 }
 
 void add_report(CLI::App& app, CommandLine& line) {

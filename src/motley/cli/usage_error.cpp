@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "motley/serial/nearest_keys.h"
 #include "motley/serial/options.h"
 
 namespace motley::cli {
@@ -28,23 +29,17 @@ std::string find_name_of_now(const CommandText& command, std::string_view word, 
   return "";
 }
 
-std::string explain_command(const CommandText& command, const std::vector<std::string>& left, const OldNames& old) {
+// Says the problem, and the commands that there are.
+std::string with_commands(const CommandText& command, const std::string& problem) {
   std::vector<std::string> names;
   for (const CommandText& one : command.commands) names.push_back(one.path.back());
-  std::string problem = "needs a command; ";
-  if (!left.empty()) {
-    const std::string now = find_name_of_now(command, left.front(), old);
-    problem = now.empty()
-                  ? fmt::format("'{}' is no command; {}", left.front(), did_you_mean(nearest_key(left.front(), names)))
-                  : fmt::format("'{}' is no command; it is now '{}'; ", left.front(), now);
-  }
   return fmt::format("{}: {}accepted: {}", command.name(), problem, fmt::join(names, ", "));
 }
 
 std::string list_flags(const CommandText& command) {
   std::vector<std::string> names;
   for (const FlagText& flag : command.flags) {
-    if (!flag.is_key() && flag.group != kGeneralFlags) names.push_back(flag.name);
+    if (flag.is_own()) names.push_back(flag.name);
   }
   const bool has_more = !command.topics().empty() || names.size() > kMaxListed;
   return has_more ? fmt::format("those that {} --help=all lists", command.name())
@@ -69,10 +64,24 @@ std::string explain_flag(const CommandText& command, const std::string& word, co
   if (const std::string group = list_group(command, name); !group.empty()) {
     return fmt::format("{}: '{}' is a group of flags; accepted: {}", command.name(), dashed, group);
   }
-  std::vector<std::string> names;
-  for (const FlagText& flag : command.flags) names.push_back(flag.name.substr(2));
-  return fmt::format("{}: unknown flag '{}'; {}accepted: {}", command.name(), dashed,
-                     did_you_mean(nearest_key(name, names), "--"), list_flags(command));
+  std::vector<std::string> names;  // the commonest first
+  for (const bool is_rare : {false, true}) {
+    for (const FlagText& flag : command.flags) {
+      if ((flag.group == kOtherKeys) == is_rare) names.push_back(flag.name.substr(2));
+    }
+  }
+  const std::string near = fmt::format("{}", fmt::join(nearest_keys(name, names), "' or '--"));
+  return fmt::format("{}: unknown flag '{}'; {}accepted: {}", command.name(), dashed, did_you_mean(near, "--"),
+                     list_flags(command));
+}
+
+// CLI11's words for what was given too few or too many values.
+std::string explain_mismatch(const CommandText& command, const std::string& what) {
+  const std::string name = what.substr(0, what.find(':'));
+  const FlagText* flag = command.find(name);
+  return flag == nullptr
+             ? fmt::format("{}: {}", command.name(), what)
+             : fmt::format("{}: {}: has no value; accepted: {} ({})", command.name(), name, flag->type, flag->help);
 }
 
 std::string explain_argument(const CommandText& command, const std::string& word) {
@@ -82,16 +91,41 @@ std::string explain_argument(const CommandText& command, const std::string& word
                      names.empty() ? "flags alone" : fmt::format("{}, and flags", fmt::join(names, " ")));
 }
 
+// The first word that is a flag; those behind "--" are none.
+std::string find_flag(const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (word == "--") break;
+    if (word.size() > 1 && word[0] == '-') return word;
+  }
+  return "";
+}
+
+bool is_about_a_value(const CLI::ParseError& problem) {
+  return problem.get_name() == "ValidationError" || problem.get_name() == "ConversionError";
+}
+
 }  // namespace
+
+std::string explain_unknown_command(const CommandText& command, const std::string& word, const OldNames& old) {
+  std::vector<std::string> names;
+  for (const CommandText& one : command.commands) names.push_back(one.path.back());
+  const std::string now = find_name_of_now(command, word, old);
+  return with_commands(command,
+                       now.empty() ? fmt::format("'{}' is no command; {}", word, did_you_mean(nearest_key(word, names)))
+                                   : fmt::format("'{}' is no command; it is now '{}'; ", word, now));
+}
 
 std::string explain_usage_error(const CLI::App& app, const CLI::ParseError& problem, const OldNames& old) {
   const CLI::App& typed = typed_command(app);
   const CommandText command = describe(typed);
   const std::vector<std::string> left = typed.remaining();
-  const auto flag =
-      std::ranges::find_if(left, [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
-  if (flag != left.end()) return explain_flag(command, *flag, old);
-  if (typed.get_require_subcommand_min() > 0) return explain_command(command, left, old);
+  if (is_about_a_value(problem)) return fmt::format("{}: {}", command.name(), problem.what());
+  if (const std::string flag = find_flag(left); !flag.empty()) return explain_flag(command, flag, old);
+  if (typed.get_require_subcommand_min() > 0) {
+    return left.empty() ? with_commands(command, "needs a command; ")
+                        : explain_unknown_command(command, left.front(), old);
+  }
+  if (problem.get_name() == "ArgumentMismatch") return explain_mismatch(command, problem.what());
   const bool has_extras = problem.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
   if (!left.empty() && has_extras) return explain_argument(command, left.front());
   if (problem.get_name() == "RequiredError") {

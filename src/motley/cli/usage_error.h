@@ -22,6 +22,8 @@ struct OldNames {
   std::span<const RenamedKey> keys;  // of the job, whose flags had them, too
 };
 
+// Of a word in place of the name of one of the command's commands.
+std::string explain_unknown_command(const CommandText& command, const std::string& word, const OldNames& old = {});
 // Of the command line that `app` has tried to parse.
 std::string explain_usage_error(const CLI::App& app, const CLI::ParseError& problem, const OldNames& old);
 

@@ -292,8 +292,8 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
         {"TCP congestion", true, false,
          control + (control != "bbr" ? ""
                                      : ": empties a link for 200 ms every ten seconds, in which workers wait; "
-                                       "between hosts of one building rather 'sysctl -w "
-                                       "net.ipv4.tcp_congestion_control=cubic', or reno"),
+                                       "between hosts of one building cubic and reno are better: 'sysctl -w "
+                                       "net.ipv4.tcp_congestion_control=cubic'"),
          ""});
   }
 

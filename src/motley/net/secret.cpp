@@ -81,7 +81,8 @@ Result<Secret> Secret::from_file(const std::string& path, const char* variable) 
   if (!path.empty()) return from_file(path);
   const char* named = std::getenv(variable);
   if (named == nullptr) {
-    return fail(ErrorCode::kInvalidInput, "no file is named, and the environment variable {}, which may, is not set",
+    return fail(ErrorCode::kInvalidInput,
+                "no file is given; accepted: a file, or its name in the environment variable {}, which is not set",
                 variable);
   }
   return from_file(std::string(named));

@@ -169,6 +169,10 @@ Rows stage_rows(const FoundPlan& view) {
   return rows;
 }
 
+// What such a line is about.
+constexpr const char* kPlannedAnew =
+    "each is planned anew, and may be on other types and other numbers of devices than this plan";
+
 Rows marginal_rows(const FoundPlan& view) {
   Rows rows = {{"device type", "used", "of", "with one more", "with one fewer"}};
   for (const planning::Marginal& marginal : view.marginals) {
@@ -391,7 +395,9 @@ std::string plan_text(const FoundPlan& view) {
                           format_against(one.evaluation, view), one.reason);
     }
   }
-  if (!view.marginals.empty()) text += fmt::format("\n{}", text_columns(marginal_rows(view)));
+  if (!view.marginals.empty()) {
+    text += fmt::format("\n{}{}\n", text_columns(marginal_rows(view)), kPlannedAnew);
+  }
   for (const auto& [question, regimes] : view.what_ifs) {
     text += fmt::format("\nwhat if {}:\n", question.text) + text_columns(regime_rows(view, regimes));
   }
@@ -457,8 +463,8 @@ std::string plan_page(const FoundPlan& view) {
       card("The pipeline", "Bars are to one scale: the longest is what the pipeline waits for.", drawing(view), true) +
       predicted_step(view) + card("Stages", "", text_table(stage_rows(view), {3, 4, 5, 6, 7, 8}), true);
   if (!view.marginals.empty()) {
-    page.cards_html += card("One device more, one fewer", "Of those that the plan uses.",
-                            text_table(marginal_rows(view), {1, 2}), true);
+    page.cards_html +=
+        card("One device more, one fewer", escape(kPlannedAnew), text_table(marginal_rows(view), {1, 2}), true);
   }
   if (!view.methods.empty()) {
     page.cards_html += card("Methods compared", "The gap is to the best bound that any method proved.",

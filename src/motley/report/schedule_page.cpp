@@ -1,6 +1,7 @@
 #include "motley/report/schedule_page.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "motley/base/units.h"
 #include "motley/report/page/chart.h"
 #include "motley/report/page/html.h"
+#include "motley/report/text_columns.h"
 #include "motley/scheduling/trace/workload.h"
 
 namespace motley::report {
@@ -35,6 +37,16 @@ double per_job(const ScheduleView& view, double sum) {
 // --- Figures
 
 enum class Better { kMore, kLess, kNeither };
+
+// Of headings that do not say it themselves.
+constexpr std::pair<const char*, const char*> kMeanings[] = {
+    {"busy %", "of the devices' time, how much jobs had"},
+    {"utility", "the sum of the jobs' own utilities, of the iterations that they have done"},
+    {"unfair %", "of the jobs, how many took longer than with an equal part of the cluster of their own"},
+    {"worst", "how many times as long the job took that is furthest behind an equal part"},
+    {"ms each", "computation of a decision"},
+    {"of bound %", "utility, of what all jobs would have if each had the cluster to itself"},
+};
 
 // A figure of each policy: its heading, how it is computed, and how it is written.
 struct Column {
@@ -497,15 +509,31 @@ Table rank_table(const std::vector<Group>& groups, const std::vector<Column>& co
 
 }  // namespace
 
-Rows schedule_rows(const ScheduleView& view) {
-  const std::vector<Column> columns = list_columns(view);
-  Rows rows = {{"policy"}};
-  for (const Column& column : columns) rows.front().emplace_back(column.name);
-  for (const PolicyOutcome& one : view.outcomes) {
-    rows.push_back({one.policy});
-    for (const Column& column : columns) rows.back().push_back(column.format(column.figure(one.outcome)));
+std::string schedule_legend(const std::vector<std::string>& columns) {
+  std::string lines;
+  for (const auto& [name, meaning] : kMeanings) {
+    if (std::ranges::find(columns, name) != columns.end()) lines += fmt::format("{}: {}\n", name, meaning);
   }
-  return rows;
+  return lines.empty() ? "" : "\n" + lines;
+}
+
+std::string schedule_text(const ScheduleView& view) {
+  Rows rows = {{"policy"}};
+  for (const PolicyOutcome& one : view.outcomes) rows.push_back({one.policy});
+  std::vector<std::string> same;
+  for (const Column& column : list_columns(view)) {
+    std::vector<std::string> texts;
+    for (const PolicyOutcome& one : view.outcomes) texts.push_back(column.format(column.figure(one.outcome)));
+    if (texts.size() > 1 && std::ranges::count(texts, texts[0]) == std::ssize(texts)) {
+      same.push_back(fmt::format("{} ({})", column.name, texts[0]));
+      continue;
+    }
+    rows.front().emplace_back(column.name);
+    for (std::size_t i = 0; i < texts.size(); ++i) rows[i + 1].push_back(texts[i]);
+  }
+  const std::string left_out =
+      same.empty() ? "" : fmt::format("the same under every policy: {}\n", fmt::join(same, ", "));
+  return text_columns(rows) + left_out + schedule_legend(rows.front());
 }
 
 std::string schedule_page(const ScheduleView& view) {

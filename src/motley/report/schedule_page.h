@@ -19,8 +19,11 @@ struct ScheduleView {
   bool has_failures = false;                                 // of nodes
 };
 
-// The same columns for the terminal and the page, a header and a line a policy.
-std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view);
+// For a terminal: a line a policy, in the columns of the page, what is the same under every policy said below them, and
+// what the columns' names mean.
+std::string schedule_text(const ScheduleView& view);
+// The meaning of those of these columns whose names do not say it, a line each.
+std::string schedule_legend(const std::vector<std::string>& columns);
 
 std::string schedule_page(const ScheduleView& view);
 

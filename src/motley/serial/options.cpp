@@ -7,9 +7,12 @@
 
 #include "motley/base/text.h"
 #include "motley/base/units.h"
+#include "motley/serial/nearest_keys.h"
 
 namespace motley {
 namespace {
+
+constexpr double kAboveZero = 1e-6;  // a least value up to this one only keeps zero out
 
 std::string format_plain(double value) {
   return fmt::format("{}", value);
@@ -111,54 +114,14 @@ std::optional<OptionValue> parse_accepted(const OptionText& option, std::string_
   return std::nullopt;
 }
 
-// The letters to insert, remove, replace or swap with their neighbour (optimal string alignment).
-std::size_t edit_distance(std::string_view from, std::string_view to) {
-  std::vector<std::vector<std::size_t>> cost(from.size() + 1, std::vector<std::size_t>(to.size() + 1));
-  for (std::size_t i = 0; i <= from.size(); ++i) {
-    for (std::size_t j = 0; j <= to.size(); ++j) {
-      if (i == 0 || j == 0) {
-        cost[i][j] = i + j;
-        continue;
-      }
-      const bool is_same = from[i - 1] == to[j - 1];
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (is_same ? 0 : 1)});
-      const bool is_swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
-      if (is_swapped) cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-    }
-  }
-  return cost.back().back();
-}
-
-constexpr std::size_t kMaxGuessed = 64;  // letters; longer keys are no mistyped ones
-
-// Up to which distance a key is taken for a mistyped one.
-std::size_t max_distance(std::string_view key) {
-  if (key.size() < 3 || key.size() > kMaxGuessed) return 0;
-  return key.size() == 3 ? 1 : std::max<std::size_t>(2, key.size() / 3);
-}
-
-// The distance to the nearest words in a row of a key of several; one more than it is, so that whole keys win.
-std::size_t distance_to_words(std::string_view key, std::string_view of) {
-  constexpr const char* kBetweenWords = "._-";
-  std::size_t nearest = kMaxGuessed;
-  if (of.find_first_of(kBetweenWords) == std::string_view::npos) return nearest;
-  for (std::size_t begin = 0; begin < of.size();) {
-    for (std::size_t end = begin; end < of.size();) {
-      end = std::min(of.find_first_of(kBetweenWords, end + 1), of.size());
-      nearest = std::min(nearest, 1 + edit_distance(key, of.substr(begin, end - begin)));
-    }
-    const std::size_t next = of.find_first_of(kBetweenWords, begin);
-    begin = next == std::string_view::npos ? of.size() : next + 1;
-  }
-  return nearest;
-}
-
 }  // namespace
 
 std::string OptionText::bounds() const {
   const KindLook kind_look = look(*this);
   const bool has_max = std::isfinite(max);
   const bool has_min = std::isfinite(min) && (min != 0 || has_max || kind_look.parse_quantity == nullptr);
+  if (has_min && has_max && min == max) return kind_look.format(min) + " only";
+  if (has_min && !has_max && min > 0 && min <= kAboveZero) return "above 0";
   if (has_min && has_max) return fmt::format("from {} to {}", kind_look.format(min), kind_look.format(max));
   return has_min ? "at least " + kind_look.format(min) : has_max ? "at most " + kind_look.format(max) : "";
 }
@@ -167,7 +130,10 @@ std::string OptionText::accepted() const {
   const bool has_choices = kind == OptionKind::kChoice || (kind == OptionKind::kTexts && !choices.empty());
   if (has_choices) return fmt::format("one of {}", fmt::join(choices, ", "));
   const std::string within = bounds();
-  const char* between = within.empty() ? "" : within.starts_with("at ") ? " of " : " ";
+  const char* between = within.empty()              ? ""
+                        : within.starts_with("at ") ? " of "
+                        : within.ends_with("only")  ? ", "
+                                                    : " ";
   const char* example = kind == OptionKind::kIntegers ? ", such as [1, 28, 28]"
                         : kind == OptionKind::kReals  ? ", such as [1, 0.5]"
                                                       : "";
@@ -213,25 +179,15 @@ std::string format_option(const OptionText& option, const OptionValue& value) {
   return std::visit(format, value);
 }
 
-std::string nearest_key(std::string_view key, const std::vector<std::string>& keys) {
-  std::string nearest;
-  std::size_t nearest_distance = max_distance(key) + 1;
-  for (const std::string& candidate : keys) {
-    const std::size_t whole = edit_distance(key, candidate);
-    const std::size_t words = key.size() > 3 ? distance_to_words(key, candidate) : kMaxGuessed;
-    const std::size_t distance = std::min(whole, words);
-    if (distance >= nearest_distance) continue;
-    nearest_distance = distance;
-    nearest = candidate;
-  }
-  return nearest;
-}
-
 std::string explain_unknown_key(std::string_view key, std::string_view value, const std::vector<OptionText>& options) {
-  std::vector<std::string> keys, of_group, top;  // those of groups at the top as "optimizer.*"
+  std::vector<std::string> keys, of_group, top;  // the commonest first; those of groups at the top as "optimizer.*"
   std::string meant;                             // of the group: the first that takes the value
+  for (const bool is_common : {true, false}) {
+    for (const OptionText& option : options) {
+      if (option.is_common == is_common) keys.push_back(option.key);
+    }
+  }
   for (const OptionText& option : options) {
-    keys.push_back(option.key);
     const std::size_t dot = option.key.find('.');
     const std::string name = dot == std::string::npos ? option.key : option.key.substr(0, dot + 1) + "*";
     if (std::ranges::find(top, name) == top.end()) top.push_back(name);
@@ -244,9 +200,9 @@ std::string explain_unknown_key(std::string_view key, std::string_view value, co
                        meant.empty() ? "" : fmt::format("did you mean '{}: {}'? ", meant, value),
                        fmt::join(of_group, ", "));
   }
-  const std::string near = nearest_key(key, keys);
+  const std::vector<std::string> near = nearest_keys(key, keys);
   return near.empty() ? fmt::format("unknown key '{}'; accepted: {}", key, fmt::join(top, ", "))
-                      : fmt::format("unknown key '{}'; did you mean '{}'?", key, near);
+                      : fmt::format("unknown key '{}'; did you mean '{}'?", key, fmt::join(near, "' or '"));
 }
 
 }  // namespace motley

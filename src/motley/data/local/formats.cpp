@@ -13,6 +13,7 @@
 #include <ranges>
 
 #include "motley/base/random.h"
+#include "motley/base/text.h"
 
 namespace motley::data {
 namespace {
@@ -46,9 +47,10 @@ Status note_malformed(MalformedLines* malformed, std::uint32_t line, Error error
 
 // A cell as a user may read it in a message.
 std::string excerpt(std::string_view text) {
-  std::string shown(text.substr(0, 40));
-  for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
-  return text.size() > 40 ? shown + "..." : shown;
+  constexpr std::size_t kMaxShown = 40;
+  std::size_t end = 0;  // between characters
+  while (end < std::min(text.size(), kMaxShown)) end += std::max<std::size_t>(1, utf8_length(text.substr(end)));
+  return escaped(text.substr(0, end)) + (end < text.size() ? "..." : "");
 }
 
 std::string_view trimmed(std::string_view text) {

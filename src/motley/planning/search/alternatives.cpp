@@ -158,10 +158,16 @@ std::vector<Alternative> find_alternatives(const Problem& problem, const Objecti
 std::string explain_loss(const Problem& problem, const Objective& objective, const Plan& lost, const Evaluation& its,
                          const Plan& plan, const Evaluation& evaluation) {
   const auto rate = [](const Evaluation& one) { return format_figure(one.throughput) + " samples/s"; };
+  const bool is_same_rate = rate(its) == rate(evaluation);
+  if (is_same_rate && format_figure(its.hourly_cost) == format_figure(evaluation.hourly_cost)) {
+    return "as good to all digits shown: either could be taken";
+  }
   if (objective.criterion == Criterion::kMinCost && its.throughput >= evaluation.throughput) {
-    return fmt::format("its devices cost {} an hour for {}, those of the plan {} for {}",
-                       format_figure(its.hourly_cost), rate(its), format_figure(evaluation.hourly_cost),
-                       rate(evaluation));
+    return is_same_rate ? fmt::format("it is as fast, and its devices cost {} an hour instead of {}",
+                                      format_figure(its.hourly_cost), format_figure(evaluation.hourly_cost))
+                        : fmt::format("its devices cost {} an hour for {}, those of the plan {} for {}",
+                                      format_figure(its.hourly_cost), rate(its), format_figure(evaluation.hourly_cost),
+                                      rate(evaluation));
   }
   if (objective.criterion == Criterion::kMinCost && its.hourly_cost < evaluation.hourly_cost) {
     return fmt::format("it is cheaper by the hour ({} instead of {}), and takes longer: {} instead of {}",
@@ -191,9 +197,12 @@ std::string explain_loss(const Problem& problem, const Objective& objective, con
                        format_seconds(b.time.fill));
   }
   if (following >= closing) {
-    return fmt::format("{} follow each other every {}, in the plan {} every {}",
-                       format_count(a.micro_batches, "micro-batch", "es"), format_seconds(a.time.interval),
-                       b.micro_batches, format_seconds(b.time.interval));
+    const auto describe = [](const Parts& one) {
+      return one.micro_batches == 1 ? "its one micro-batch has nothing to follow"
+                                    : fmt::format("{} micro-batches follow each other every {}", one.micro_batches,
+                                                  format_seconds(one.time.interval));
+    };
+    return fmt::format("{}; in the plan {}", describe(a), describe(b));
   }
   return fmt::format("gradient synchronisation and the optimizer take {} after the last micro-batch, in the plan {}",
                      format_seconds(std::max(0.0, a.closing())), format_seconds(std::max(0.0, b.closing())));

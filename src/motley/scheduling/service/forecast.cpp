@@ -100,7 +100,8 @@ Result<std::vector<Forecast>> forecast(const Controller::Snapshot& present, cons
   AsAsked asked(std::move(policy), std::move(standings), has_changed ? present.now : present.next_decision);
   MOTLEY_ASSIGN(const Outcome outcome, simulate(placed, topology, asked, {.deadline = deadline}));
   for (std::size_t i = 0; i < placed.size(); ++i) {
-    forecasts[places[i]] = {outcome.jobs[i].started - present.now, outcome.jobs[i].finished - present.now};
+    const double starts = outcome.jobs[i].started - present.now;
+    forecasts[places[i]] = {starts > 2 * kSoon ? starts : 0, outcome.jobs[i].finished - present.now};
   }
   return forecasts;
 }

@@ -135,7 +135,9 @@ Result<Job> read_job(const std::filesystem::path& path) {
 Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::string>>& flags) {
   for (const auto& [key, text] : flags) {
     if (Status set = Job::options().set(job, key, text); !set) {
-      return fail(set.error().within("flag --" + flag_name(key)));
+      const std::string& message = set.error().message;  // begins with the key where that is known
+      if (!message.starts_with(key + ":")) return set;
+      return fail(set.error().code, "--{}{}", flag_name(key), message.substr(key.size()));
     }
     resolve_path(job, key, std::filesystem::current_path());
   }

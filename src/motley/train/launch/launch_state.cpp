@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "motley/base/guard.h"
+#include "motley/base/units.h"
 #include "motley/train/checkpoint/checkpoint.h"
 
 namespace motley::train {
@@ -189,7 +190,8 @@ void LaunchState::follow_request(const std::string& text) {
   const Result<int> wanted = parse_worker_request(text, count_.min_workers, count_.max_workers);
   if (!wanted) return answer(wanted.error().message);
   wanted_ = *wanted;
-  processes_.say(fmt::format("{} workers are asked for, {} are there", wanted_, running()));
+  processes_.say(fmt::format("{} {} asked for, {} {} there", format_count(wanted_, "worker"),
+                             wanted_ == 1 ? "is" : "are", running(), running() == 1 ? "is" : "are"));
   send_away(running() - wanted_);
   take_in(wanted_ - running());
 }

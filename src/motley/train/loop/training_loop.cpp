@@ -297,7 +297,8 @@ Status TrainingLoop::check_finite(const Step& step, const std::vector<Report>& r
   };
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (std::isfinite(reports[rank].loss_sum)) continue;
-    return diverged(fmt::format("the loss is {} in step {} on rank {}", reports[rank].loss_sum, step.number, rank));
+    const double loss = std::isnan(reports[rank].loss_sum) ? NAN : reports[rank].loss_sum;  // of no sign
+    return diverged(fmt::format("the loss is {} in step {} on rank {}", loss, step.number, rank));
   }
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].own_not_finite == 0) continue;

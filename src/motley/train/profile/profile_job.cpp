@@ -245,8 +245,8 @@ class JobProfiler {
     here.origin = model::Origin::kMeasured;
     here.layers = std::move(times.layers);
     const std::string name = has_gpu ? machine_.gpus.front().name : device.is_cpu() ? machine_.processor : device.str();
-    here.rule = fmt::format("medians of {} whole passes at batches of {} with {} threads on {}", times.rounds,
-                            fmt::join(times.batches, ", "), source.threads, name);
+    here.rule = fmt::format("medians of {} whole passes at batches of {} with {} on {}", times.rounds,
+                            fmt::join(times.batches, ", "), format_count(source.threads, "thread"), name);
     if (times.batches.size() < options_.batches.size()) {
       here.rule += "; larger ones did not fit into the time or the memory";
     }
