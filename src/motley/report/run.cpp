@@ -214,12 +214,12 @@ std::optional<LossChange> measure_loss(const Run& run) {
   const bool is_told = std::ranges::any_of(steps, [](const StepMetrics& step) { return std::isfinite(step.loss); });
   if (!is_told) return std::nullopt;
   const std::size_t count = std::clamp<std::size_t>(steps.size() / 10, 1, 20);
-  const auto loss_of = [&](std::size_t i) {
+  const auto read_loss = [&](std::size_t i) {
     return std::isfinite(steps[i].loss) ? steps[i].loss : std::numeric_limits<double>::infinity();
   };
   double sum = 0;
-  for (std::size_t i = steps.size() - count; i < steps.size(); ++i) sum += loss_of(i);
-  return LossChange{loss_of(0), sum / static_cast<double>(count), steps.size()};
+  for (std::size_t i = steps.size() - count; i < steps.size(); ++i) sum += read_loss(i);
+  return LossChange{read_loss(0), sum / static_cast<double>(count), steps.size()};
 }
 
 LossChange::Kind LossChange::kind() const {

@@ -28,7 +28,9 @@ TEST(DrawnProgress, TextsOfDifferentLengthsMoveNothing) {
   for (const int columns : {60, 80, 100, 120}) {
     std::size_t place = 0;
     for (const std::size_t length : {40U, 71U, 75U, 78U}) {
-      const std::string line = draw_progress({0.5, "T" + std::string(length - 1, 't')}, columns, false, 78);
+      std::string text(length, 't');
+      text.front() = 'T';
+      const std::string line = draw_progress({0.5, text}, columns, false, 78);
       place = place == 0 ? line.find('T') : place;
       EXPECT_EQ(line.find('T'), place) << columns << " columns, " << length << " characters";
     }

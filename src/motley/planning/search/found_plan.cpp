@@ -127,11 +127,10 @@ Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& r
     if (own == problem.type(type).count) {
       MOTLEY_ASSIGN(marginal.one_more, with_count(own + 1));
       // One more need not be used: what a short search did not find is there.
-      const auto value_of = [&](const Evaluation& one) { return value(one, request.objective.criterion); };
-      const Evaluation own_best = evaluate(problem, best, request.objective);
-      if (!marginal.one_more.best || value_of(*marginal.one_more.best) > value_of(own_best)) {
-        marginal.one_more = {own_best, false};
-      }
+      const Criterion criterion = request.objective.criterion;
+      const Evaluation same = evaluate(problem, best, request.objective);
+      const auto& other = marginal.one_more.best;
+      if (!other || value(*other, criterion) > value(same, criterion)) marginal.one_more = {same, false};
     } else {
       marginal.one_more = {best_with_one_more(problem, request.objective, best, type), true};
     }
