@@ -111,7 +111,7 @@ TEST(SegmentBar, MarksOnlyWhatIsWideEnough) {
 TEST(BarAxis, KeepsItsOuterWordsInside) {
   const std::string svg = bar_axis({{0, "0"}, {2, "2 s"}, {4, "4 s"}}, 4);
   EXPECT_THAT(svg, HasSubstr("x=\"0.000%\" y=\"17\" class=\"first\">0<"));
-  EXPECT_THAT(svg, HasSubstr("x=\"50.000%\" y=\"17\" class=\"\">2 s<"));
+  EXPECT_THAT(svg, HasSubstr("x=\"50.000%\" y=\"17\" class=\" second\">2 s<"));
   EXPECT_THAT(svg, HasSubstr("x=\"100.000%\" y=\"17\" class=\"last\">4 s<"));
 }
 
