@@ -442,7 +442,7 @@ class ElasticArguments(RanksTest):
         optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)
         for arguments, words in (((Data(), optimizer), "loader is a Data; a motley.DataLoader is accepted"),
                                  ((loader, Net()), "optimizer is a Net; a torch.optim.Optimizer is accepted"),
-                                 ((loader, optimizer, 3), "others has a int; objects with state_dict")):
+                                 ((loader, optimizer, 3), "others has an int; objects with state_dict")):
             with self.assertRaisesRegex(ValueError, words):
                 motley.make_elastic(*arguments)
 

@@ -194,7 +194,7 @@ class ExportRefusals(unittest.TestCase):
         self.refuse(["model.py"], "FILE.py:NAME")
         self.refuse(["none.py:Net"], "no file")
         self.refuse(["model.py:Nex"], "modules in it: Net")
-        self.refuse(["model.py:number"], "is a int; accepted: a torch.nn.Module")
+        self.refuse(["model.py:number"], "is an int; accepted: a torch.nn.Module")
         self.refuse(["model.py:Net", "--input", "5,5"], "--input")
         self.refuse(["model.py:Net", "--input", "5,x"], "list of sizes")
         self.refuse(["model.py:Net", "--input", "5:int8"], "has the type 'int8'; accepted: float32, int64, int32")

@@ -474,7 +474,7 @@ class PipelineRefusals(RanksTest):
                 (Net(), plan | {"parameter_shapes": ["12"]}, {}, r"field 'parameter_shapes' is an array of 1; accepted is an array of 10"),
                 (Net(), "nowhere.json", {}, r"nowhere\.json"),
                 (Net(), plan, {"device": "nowhere"}, r"device: 'nowhere': .*; accepted: a device that is here"),
-                (Net(), plan, {"loss_fn": 3}, r"^rank 0: loss_fn: a int; accepted: a function"),
+                (Net(), plan, {"loss_fn": 3}, r"^rank 0: loss_fn: an int; accepted: a function"),
                 (Net(), plan, {"timeout": 0}, r"^rank 0: timeout: 0; accepted: seconds"),
                 (Net(), plan, {"example_inputs": 3}, r"^rank 0: example_inputs: a int; accepted: a tensor"),
                 (len, plan, {}, r"^rank 0: model: a builtin_function_or_method; accepted"),
@@ -485,7 +485,7 @@ class PipelineRefusals(RanksTest):
                     self.assertRegex(message, words)
 
     def test_an_argument_of_one_rank(self):
-        for messages, words in ((self.refused_on_ranks(refuse_on_last, {"loss_fn": 3}), "^rank 1: loss_fn: a int; accepted: a function"),
+        for messages, words in ((self.refused_on_ranks(refuse_on_last, {"loss_fn": 3}), "^rank 1: loss_fn: an int; accepted: a function"),
                                 (self.refused_on_ranks(refuse_on_last, {"example_inputs": make_batch(0)[0][:, :3]}),
                                  "mat1 and mat2 shapes cannot be multiplied")):
             for message in messages:
