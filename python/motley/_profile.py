@@ -341,7 +341,8 @@ class _Series:
         """By which the last third of the passes took longer than the first."""
         whole = self.whole()
         third = max(1, len(whole) // 3)
-        return statistics.median(whole[-third:]) / statistics.median(whole[:third]) - 1
+        first = statistics.median(whole[:third])  # 0: too short for the device's clock
+        return statistics.median(whole[-third:]) / first - 1 if first > 0 else 0.0
 
 
 def _relative_spread(seconds: list[float]) -> float:

@@ -50,7 +50,7 @@ class LiveJobs(LiveService):
         self.schedule("submit", "--name", "small", "--workers", 3, "--estimated-duration", "60s", "--", "sleep", 60)
         self.wait_until("small", "running")
         self.schedule("submit", "--name", "large", "--workers", 4, "--estimated-duration", "60s", "--", "sleep", 60)
-        self.assertIn("it needs 4 devices, and 1 of 4 are free", self.schedule("why", "large"))
+        self.assertIn("it needs 4 devices, and 1 of 4 is free", self.schedule("why", "large"))
         table = self.schedule("what-if", "--add-node", "new:4")
         self.assertIn("large", table)
         self.assertIn("on average done in", table)

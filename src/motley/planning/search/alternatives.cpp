@@ -159,12 +159,13 @@ std::string explain_loss(const Problem& problem, const Objective& objective, con
                          const Plan& plan, const Evaluation& evaluation) {
   const auto rate = [](const Evaluation& one) { return format_figure(one.throughput) + " samples/s"; };
   const bool is_same_rate = rate(its) == rate(evaluation);
-  if (is_same_rate && format_figure(its.hourly_cost) == format_figure(evaluation.hourly_cost)) {
+  const double worse = value(its, objective.criterion) / value(evaluation, objective.criterion) - 1;
+  if (is_same_rate && std::abs(worse) < 0.0005) {  // of which a percentage with one digit shows nothing
     return "as good to all digits shown: either could be taken";
   }
   if (objective.criterion == Criterion::kMinCost && its.throughput >= evaluation.throughput) {
-    return is_same_rate ? fmt::format("it is as fast, and its devices cost {} an hour instead of {}",
-                                      format_figure(its.hourly_cost), format_figure(evaluation.hourly_cost))
+    return is_same_rate ? fmt::format("it is as fast, and its devices cost {} more an hour",
+                                      format_percent(its.hourly_cost / evaluation.hourly_cost - 1, 1))
                         : fmt::format("its devices cost {} an hour for {}, those of the plan {} for {}",
                                       format_figure(its.hourly_cost), rate(its), format_figure(evaluation.hourly_cost),
                                       rate(evaluation));
