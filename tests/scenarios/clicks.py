@@ -156,7 +156,7 @@ class Clicks(planned.PlannedJobs):
                              (("--embedding.placement", "replicated", "--embedding.memory", "1 MB"), "embedding.memory"),
                              (("--embedding.max-staleness", 4), "embedding.max_staleness: 4 is given, but embedding.cache_rows is 0"),
                              (("--embedding.cache-rows", 100), "embedding.cache_rows: 100 is given, but embedding.max_staleness is 0"),
-                             (("--embedding.cache-rows", -1), "embedding.cache_rows"),
+                             (("--embedding.cache-rows", -1), "--embedding.cache-rows: '-1' is not accepted"),
                              (("--embedding.comm-dtype", "top-k"), "accepted: one of float32, bfloat16, float16, int8"),
                              (("--embedding.placement", "replicated", "--embedding.comm-dtype", "int8"), "embedding.comm_dtype: accepted"),
                              (("--embedding.placement", "replicated", "--embedding.cache-rows", 9, "--embedding.max-staleness", 2), "embedding.cache_rows: accepted"),
