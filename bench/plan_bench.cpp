@@ -324,6 +324,7 @@ class PlanBench {
       MOTLEY_ASSIGN(const model::Profile profile,
                     model::read_pipedream(file, name.starts_with("gnmt") ? kGnmtMinibatch : 0, "gpu"));
       for (const int machines : {2, 4, 8, 16}) {
+        if (options_.quick && machines > 2) continue;
         for (const double bits_per_second : {1e9, 1e10}) {
           const std::string at = fmt::format("{} on {} at {:g} Gb/s", name, machines, bits_per_second / 1e9);
           say("peers-under-simulate: " + at);
