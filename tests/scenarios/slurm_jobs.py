@@ -73,8 +73,9 @@ class SlurmJobs(LiveService):
             if name == "first":
                 self.wait_until("first", "running", 4)
                 self.wait_for_step("first", 150, seconds=120)
-        self.wait_until("third", "running")
+        self.wait_until("second", "running")
         self.assertRegex(self.schedule("why", "first"), "shrunk from 4 to . workers")
+        self.wait_until("third", "running")
         for name in epochs:  # by the time that the last has begun, the others may be done
             self.wait_for_step(name, 300, seconds=240)
         on = self.running_nodes()
