@@ -25,7 +25,8 @@ bool is_valid(const Problem& problem, const Candidate& candidate) {
   for (std::size_t s = 0; s < candidate.size(); ++s) {
     const StageChoice& stage = candidate[s];
     if (stage.replicas < 1 || stage.replicas > problem.max_replicas(stage.type)) return false;
-    if ((used[index(stage.type)] += stage.replicas) > problem.type(stage.type).count) return false;
+    used[index(stage.type)] += stage.replicas;
+    if (used[index(stage.type)] > problem.type(stage.type).count) return false;
     if (problem.cost_model == CostModel::kHeterps && s > 0 && candidate[s - 1].type == stage.type) return false;
   }
   return true;
