@@ -12,18 +12,12 @@
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/workload.h"
+#include "tests/scheduling/elastic_job.h"
 
 namespace motley::scheduling {
 namespace {
 
 using ::testing::HasSubstr;
-
-Job elastic_job(const std::string& name, double arrival, double duration, int workers, int most) {
-  Job job{name, arrival, duration, workers};
-  job.elastic.emplace();
-  job.elastic->max_workers = most;
-  return job;
-}
 
 // Does what it is told, at the times that it is told.
 class Script final : public Policy {

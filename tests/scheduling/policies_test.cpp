@@ -9,6 +9,7 @@
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/job.h"
+#include "tests/scheduling/elastic_job.h"
 
 namespace motley::scheduling {
 namespace {
@@ -20,13 +21,6 @@ Outcome replay(const std::string& name, const std::vector<Job>& jobs, const Clus
   const auto outcome = simulate(jobs, topology, **policy, simulation);
   EXPECT_TRUE(outcome) << outcome.error().message;
   return outcome ? *outcome : Outcome();
-}
-
-Job elastic_job(const std::string& name, double arrival, double duration, int workers, int most) {
-  Job job{name, arrival, duration, workers};
-  job.elastic.emplace();
-  job.elastic->max_workers = most;
-  return job;
 }
 
 TEST(Optimus, ShortensWhatIsLongest) {

@@ -11,10 +11,8 @@
 
 #include "motley/base/os/file.h"
 #include "motley/data/local/augmentation.h"
-#include "motley/data/local/dataset.h"
 #include "motley/data/local/image.h"
-#include "motley/data/local/loader.h"
-#include "tests/temporary_folder.h"
+#include "tests/data/local/source_test.h"
 
 namespace motley::data {
 namespace {
@@ -113,7 +111,7 @@ TEST(Images, ResizesByTheTriangleFilter) {
   EXPECT_EQ(flat.pixels, Pixels(33, 93));
 }
 
-class ImageFolders : public testing::Test {
+class ImageFolders : public SourceTest {
  protected:
   ImageFolders() {
     source_.format = DatasetSource::Format::kImageFolder;
@@ -127,19 +125,6 @@ class ImageFolders : public testing::Test {
     std::filesystem::create_directories((folder_.path / name).parent_path());
     EXPECT_TRUE(write_file(folder_.path / name, bytes));
   }
-  std::unique_ptr<Dataset> open() const {
-    auto dataset = open_dataset(source_);
-    EXPECT_TRUE(dataset) << dataset.error().message;
-    return dataset ? std::move(*dataset) : nullptr;
-  }
-  std::string refusal() const {
-    const auto dataset = open_dataset(source_);
-    EXPECT_FALSE(dataset);
-    return dataset ? "" : dataset.error().message;
-  }
-
-  const TemporaryFolder folder_;
-  DatasetSource source_;
 };
 
 TEST_F(ImageFolders, AreReadInTheOrderOfTheirNames) {
