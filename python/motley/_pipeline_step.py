@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _devices
+from ._arguments import name_type
 from ._layers import as_tuple, run_layers
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class _Pass:
         counts = {value.shape[0] for value in self._inputs or ()}
         for leaf in leaves:
             if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
-                raise ValueError(f"targets: a {type(leaf).__name__}; accepted: tensors with a row a sample")
+                raise ValueError(f"targets: {name_type(leaf)}; accepted: tensors with a row a sample")
             counts.add(leaf.shape[0])
         if len(counts) > 1 or 0 in counts:
             found = " and ".join(map(str, sorted(counts)))
@@ -228,7 +229,7 @@ class Step(_Pass):
         with torch.enable_grad():
             loss = self._pipe._loss(output, self._take_targets(number))
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-                raise ValueError(f"loss_fn: it gave a {type(loss).__name__}; accepted: a function that gives a tensor of one value, the "
+                raise ValueError(f"loss_fn: it gave {name_type(loss)}; accepted: a function that gives a tensor of one value, the "
                                  "mean over the rows")
             weighted = loss * ((end - begin) / self._batch)
         if counts:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from . import _motley
+from ._arguments import name_type
 from ._results import Plan, Profile, Result, Schedule, Simulation
 
 Document: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Result | Any"  # Any: a dataclass
@@ -221,7 +222,7 @@ def _document(name: str, value: Document | None, documents: dict[str, str]) -> s
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if not isinstance(value, Mapping):
-        raise ValueError(f"{name}: a {type(value).__name__}; accepted: a path, a dict, a dataclass or a result of motley")
+        raise ValueError(f"{name}: {name_type(value)}; accepted: a path, a dict, a dataclass or a result of motley")
     try:
         documents[name] = json.dumps(value, ensure_ascii=False)
     except TypeError as problem:
@@ -243,7 +244,7 @@ def _trace(value: Any, documents: dict[str, str]) -> str:
         documents["trace"] = value.to_csv(index=False)
         return "trace"
     if not isinstance(value, Sequence) or not all(isinstance(job, Mapping) for job in value):
-        raise ValueError(f"trace: a {type(value).__name__}; accepted: a path, a workload's name, a DataFrame or a sequence of dicts")
+        raise ValueError(f"trace: {name_type(value)}; accepted: a path, a workload's name, a DataFrame or a sequence of dicts")
     lines = io.StringIO()
     writer = csv.DictWriter(lines, list(dict.fromkeys(key for job in value for key in job)), lineterminator="\n")
     writer.writeheader()

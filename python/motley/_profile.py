@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _devices, _motley
+from ._arguments import name_type
 from ._layers import Chain, as_tuple, cut, take_rows, unchanged
 from ._results import Profile
 
@@ -145,7 +146,7 @@ def _is_same(one: torch.device, other: torch.device) -> bool:
 def _describe_value(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}" if not isinstance(value, (tuple, list)) or value else f"an empty {type(value).__name__}"
+    return name_type(value) if not isinstance(value, (tuple, list)) or value else f"an empty {type(value).__name__}"
 
 
 def _check_batch_sizes(batch_sizes: Sequence[int] | None) -> list[int]:

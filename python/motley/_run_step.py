@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from . import _backend
+from ._arguments import name_type
 from ._loader import DataLoader
 from ._weighting import _HookWeight
 
@@ -51,7 +52,7 @@ def run_step(step: Callable[[Any], Result], batch: Any, loader: DataLoader) -> R
         ValueError: a loader that accumulates gradients over micro-batches.
     """
     if not isinstance(loader, DataLoader):
-        raise ValueError(f"loader is a {type(loader).__name__}; the motley.DataLoader that yielded the batch is accepted")
+        raise ValueError(f"loader is {name_type(loader)}; the motley.DataLoader that yielded the batch is accepted")
     if loader._unit != 1:
         raise ValueError("motley.run_step takes one batch a step, and this loader accumulates gradients over several: what a micro-batch "
                          "needs follows from micro_batch_size")

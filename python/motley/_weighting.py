@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _backend, _motley
+from ._arguments import name_type
 from ._loader import DataLoader
 from ._ranks import Parameters, Ranks, check_alike, list_parameters
 
@@ -52,7 +53,7 @@ def weight_gradients(model: Model, loader: DataLoader | None = None, *, samples:
     if batch_norm not in ("weighted", "local"):
         raise ValueError(f"batch_norm is {batch_norm!r}; 'weighted' or 'local' is accepted")
     if not isinstance(model, torch.nn.Module):
-        raise ValueError(f"model is a {type(model).__name__}; a DistributedDataParallel, or a module to which fully_shard was applied, is "
+        raise ValueError(f"model is {name_type(model)}; a DistributedDataParallel, or a module to which fully_shard was applied, is "
                          "accepted")
     if hook is not None and not (isinstance(hook, tuple) and len(hook) == 2 and callable(hook[1])):
         raise ValueError(f"hook is {hook!r}; a pair (state, hook), whose second is a function, is accepted")
@@ -63,7 +64,7 @@ def weight_gradients(model: Model, loader: DataLoader | None = None, *, samples:
     if samples is not None:
         return _weight_by_inputs(model, samples, by, hook, batch_norm)
     if not isinstance(loader, DataLoader):
-        raise ValueError(f"loader is a {type(loader).__name__}; a motley.DataLoader is accepted, which knows each rank's samples")
+        raise ValueError(f"loader is {name_type(loader)}; a motley.DataLoader is accepted, which knows each rank's samples")
     if loader._ranks is not None:
         raise ValueError("the loader's first pass has begun; call motley.weight_gradients before it")
     if loader._is_weighed and by == "samples":
@@ -75,7 +76,7 @@ def weight_gradients(model: Model, loader: DataLoader | None = None, *, samples:
     elif sharded := [module for module in model.modules() if _is_sharded(module)]:
         weight = _scatter_into(sharded, by, minimum, hook)
     elif dist.is_available() and dist.is_initialized() and dist.get_world_size(loader._group) > 1:
-        raise ValueError(f"the model is a {type(model).__name__}, whose ranks share no gradients: wrap it in DistributedDataParallel "
+        raise ValueError(f"the model is {name_type(model)}, whose ranks share no gradients: wrap it in DistributedDataParallel "
                          "or fully_shard first, or scale the loss by loader.weigh")
     else:
         return model

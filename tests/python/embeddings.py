@@ -252,7 +252,7 @@ class EmbeddingsOfOneProcess(unittest.TestCase):
                 ({"server": 5}, "server is 5; 'HOST:PORT'"), ({"token_file": 5}, "token_file is 5; the path of a file"),
                 ({"embedding_dir": 5}, "embedding_dir is 5; the path of a folder"),
                 ({"process_group": "x"}, "process_group is a str; what"),
-                ({"loader": 5}, "loader is a int; a motley.DataLoader")):
+                ({"loader": 5}, "loader is an int; a motley.DataLoader")):
             with self.subTest(words), self.assertRaisesRegex(ValueError, f"^{words}"):
                 motley.nn.EmbeddingBagCollection(**{"tables": TABLES} | arguments)
         with self.assertRaisesRegex(ValueError, "^betas are 0.9; two numbers"):

@@ -476,7 +476,7 @@ class PipelineRefusals(RanksTest):
                 (Net(), plan, {"device": "nowhere"}, r"device: 'nowhere': .*; accepted: a device that is here"),
                 (Net(), plan, {"loss_fn": 3}, r"^rank 0: loss_fn: an int; accepted: a function"),
                 (Net(), plan, {"timeout": 0}, r"^rank 0: timeout: 0; accepted: seconds"),
-                (Net(), plan, {"example_inputs": 3}, r"^rank 0: example_inputs: a int; accepted: a tensor"),
+                (Net(), plan, {"example_inputs": 3}, r"^rank 0: example_inputs: an int; accepted: a tensor"),
                 (len, plan, {}, r"^rank 0: model: a builtin_function_or_method; accepted"),
                 (Shifted(), make_plan(["norms.1"], (1, 1), layers=["norms.0", "norms.1"]),
                  {}, r"layers 'norms\.0', 'norms\.1' of 'Shifted' share the buffer 'norms\.0\.running_mean' and are in the stages 0 and")):

@@ -156,7 +156,7 @@ class Arguments(FolderTest):
                 (lambda: motley.plan(PROFILE, CLUSTER, method="best"), r"method.*best.*accepted: .*exact"),
                 (lambda: motley.plan(PROFILE, CLUSTER, time_limit="5"), r"time_limit.*5.*accepted: a duration"),
                 (lambda: motley.plan(PROFILE, CLUSTER, min_throughput=1e12), r"^no plan reaches 1,000,000,000,000 samples/s: the best is"),
-                (lambda: motley.plan(PROFILE, 7), r"^cluster: a int; accepted: a path"),
+                (lambda: motley.plan(PROFILE, 7), r"^cluster: an int; accepted: a path"),
                 (lambda: motley.plan(PROFILE, {"version": 2, "x": {1}}), r"^cluster: .*set.*accepted"),
                 (lambda: motley.plan(PROFILE, CLUSTER, heterogeneous_stages=True, micro_batches=4), r"^heterogeneous_stages: given with "),
                 (lambda: motley.plan(PROFILE, CLUSTER, what_if=5), r"^what_if: 5; accepted: a text or a list of texts"),
@@ -169,7 +169,7 @@ class Arguments(FolderTest):
                 (lambda: motley.schedule([{"job": "a", "arrival_seconds": 0, "duration_seconds": -1, "workers": 2}], "4x8"),
                  r"^trace.*duration_seconds.*-1"),
                 (lambda: motley.schedule([], "4x8"), r"^trace"),
-                (lambda: motley.schedule(7, "4x8"), r"^trace: a int; accepted"),
+                (lambda: motley.schedule(7, "4x8"), r"^trace: an int; accepted"),
                 (lambda: motley.schedule(TRACE), r"^cluster: is missing"),
                 (lambda: motley.schedule(TRACE, "4x8", policy="best"), r"policy.*best.*accepted")):
             with self.subTest(words), self.assertRaisesRegex(ValueError, words):

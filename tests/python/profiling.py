@@ -340,7 +340,7 @@ class Profiling(unittest.TestCase):
         model, inputs = self.model, self.inputs
         for call, words in (
                 (lambda: motley.profile(len, inputs), r"^model: a builtin_function_or_method; accepted: a torch\.nn\.Module"),
-                (lambda: motley.profile(model, [1, 2]), r"^example_inputs: a int; accepted: a tensor"),
+                (lambda: motley.profile(model, [1, 2]), r"^example_inputs: an int; accepted: a tensor"),
                 (lambda: motley.profile(model, ()), r"^example_inputs: an empty tuple; accepted"),
                 (lambda: motley.profile(model, torch.tensor(1.0)), r"^example_inputs\[0\]: its shape is \(\); accepted: a row a sample"),
                 (lambda: motley.profile(model, inputs.to("meta")), r"^example_inputs\[0\]: it is on 'meta', and the model on 'cpu'"),

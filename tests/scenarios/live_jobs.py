@@ -134,7 +134,7 @@ class LiveJobs(LiveService):
 
     def test_a_full_disk_is_survived(self):
         if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", self.state], capture_output=True).returncode:
-            self.skipTest("cannot mount a small disk")
+            self.skipTest("mounting a small file system needs root")
         self.addCleanup(subprocess.run, ["umount", "--lazy", self.state])
         service = self.serve("--cluster", "1x2")
         self.schedule("submit", "--name", "early", "--estimated-duration", "5s", "--",

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from .. import _motley
-from .._arguments import read_integer, read_number, read_seconds
+from .._arguments import name_type, read_integer, read_number, read_seconds
 from .._loader import DataLoader
 from .._ranks import Ranks
 from .._server import Server, check_server, use_server
@@ -235,9 +235,9 @@ class EmbeddingBagCollection(torch.nn.Module):
 
         def check() -> list[_motley.TableOptions]:
             if not isinstance(moves, (RowSGD, RowAdagrad, RowAdam)):
-                raise ValueError(f"optimizer is a {type(moves).__name__}; motley.optim.RowSGD, RowAdagrad and RowAdam move rows")
+                raise ValueError(f"optimizer is {name_type(moves)}; motley.optim.RowSGD, RowAdagrad and RowAdam move rows")
             if loader is not None and not isinstance(loader, DataLoader):
-                raise ValueError(f"loader is a {type(loader).__name__}; a motley.DataLoader is accepted, which knows each rank's samples")
+                raise ValueError(f"loader is {name_type(loader)}; a motley.DataLoader is accepted, which knows each rank's samples")
             if features is not None and (loader is None or not callable(features)):
                 raise ValueError("features is a function that says what of the loader's next batch is looked up: it needs loader=")
             check_server(server, token_file)
@@ -330,7 +330,7 @@ class EmbeddingBagCollection(torch.nn.Module):
 
     def _read(self, features: Any) -> dict[str, _Bags]:
         if not isinstance(features, Mapping) and not hasattr(features, "keys"):
-            raise ValueError(f"features are a {type(features).__name__}; a dict of ids by feature, or a KeyedJaggedTensor, is accepted")
+            raise ValueError(f"features are {name_type(features)}; a dict of ids by feature, or a KeyedJaggedTensor, is accepted")
         bags = _from_dict(features) if isinstance(features, Mapping) else _from_jagged(features)
         if bags.keys() != self._tables_by_feature.keys():
             raise ValueError(f"features are {sorted(bags)}; the tables have {sorted(self._tables_by_feature)}")

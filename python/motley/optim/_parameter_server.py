@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from .. import _motley
-from .._arguments import read_mean, read_number, read_seconds
+from .._arguments import name_type, read_mean, read_number, read_seconds
 from .._loader import DataLoader
 from .._ranks import Ranks, check_alike, list_parameters
 from .._server import Server, check_server, use_server
@@ -339,7 +339,7 @@ def _number(index: int, parameters: Sequence[Any]) -> list[str]:
 
 def _check_loader(loader: Any) -> None:
     if not isinstance(loader, DataLoader):
-        raise ValueError(f"loader is a {type(loader).__name__}; a motley.DataLoader is accepted, which knows each rank's samples")
+        raise ValueError(f"loader is {name_type(loader)}; a motley.DataLoader is accepted, which knows each rank's samples")
     if loader._ranks is not None:
         raise ValueError("the loader's first pass has begun; make the ParameterServerOptimizer before it")
     if loader._weights or loader._is_weighed:
@@ -371,7 +371,7 @@ def _check_state(optimizer: torch.optim.Optimizer, state: Any) -> None:
     groups = state.get("param_groups") if isinstance(state, Mapping) else None
     states = state.get("state") if isinstance(state, Mapping) else None
     if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups) or not isinstance(states, Mapping):
-        raise ValueError(f"state_dict is a {type(state).__name__} without param_groups and state; what state_dict() gave is accepted")
+        raise ValueError(f"state_dict is {name_type(state)} without param_groups and state; what state_dict() gave is accepted")
     sizes, own_sizes = ([len(group.get("params", ())) for group in each] for each in (groups, optimizer.param_groups))
     if sizes != own_sizes:
         raise ValueError(f"state_dict has parameter groups of {sizes} parameters; as many as here, {own_sizes}, are accepted")

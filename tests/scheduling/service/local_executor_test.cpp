@@ -211,7 +211,8 @@ TEST_F(LocalExecutorTest, AnEmptyNoteIsNone) {
 
 // A disk that is full when an attempt is to begin: it begins once there is room, and once only.
 TEST_F(LocalExecutorTest, BeginsOnceAFullDiskHasSpace) {
-  if (::mount("none", folder_.path.c_str(), "tmpfs", 0, "size=256k") != 0) GTEST_SKIP() << "cannot mount a small disk";
+  if (::mount("none", folder_.path.c_str(), "tmpfs", 0, "size=256k") != 0)
+    GTEST_SKIP() << "needs root, to mount a small file system";
   const std::unique_ptr<Executor> executor = *make_local_executor();
   std::ofstream(folder_.path / "fill") << std::string(1 << 20, 'x');
   const Attempt one = attempt("exit 6");

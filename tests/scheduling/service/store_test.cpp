@@ -142,7 +142,8 @@ TEST(Store, HasNoWriteAheadLog) {
 
 TEST(Store, GoesOnOnceAFullDiskHasSpace) {
   const TemporaryFolder folder;
-  if (::mount("none", folder.path.c_str(), "tmpfs", 0, "size=256k") != 0) GTEST_SKIP() << "cannot mount a small disk";
+  if (::mount("none", folder.path.c_str(), "tmpfs", 0, "size=256k") != 0)
+    GTEST_SKIP() << "needs root, to mount a small file system";
   auto store = Store::open(folder.path);
   ASSERT_TRUE(store) << store.error().message;
   std::ofstream(folder.path / "fill") << std::string(1 << 20, 'x');
