@@ -27,7 +27,14 @@ NETWORKS = {"cnn": lambda: make_net(48), "resnet18": lambda: torch.nn.Sequential
 BATCH, SNAPSHOTS = 256, 12  # of all ranks; an epoch
 
 
-class Plain:
+class Way:
+    """How a step comes to its gradients."""
+
+    def backward(self, loss):
+        loss.backward()
+
+
+class Plain(Way):
     """PyTorch's own: each rank has the same share."""
 
     def __init__(self, net, data, seed):
@@ -39,11 +46,8 @@ class Plain:
         self.sampler.set_epoch(epoch)
         return self.loader
 
-    def backward(self, loss):
-        loss.backward()
 
-
-class Split:
+class Split(Way):
     """Motley's, by speed as measured while training, or with equal shares."""
 
     def __init__(self, net, data, seed, how):
@@ -53,11 +57,8 @@ class Split:
     def begin(self, epoch):
         return self.loader
 
-    def backward(self, loss):
-        loss.backward()
 
-
-class Original:
+class Original(Way):
     """The rule of arXiv 2110.08941: after each epoch a rank's share becomes p / t over the sum of all, where t is its mean time of forward
     and backward. Gradients are weighted exactly, which its published code does not do."""
 
