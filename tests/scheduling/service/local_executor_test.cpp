@@ -125,12 +125,9 @@ TEST_F(LocalExecutorTest, PassesOnHowManyWorkersThereAreAndAreToBe) {
 
 TEST_F(LocalExecutorTest, WhatIsKilledIsLost) {
   const std::unique_ptr<Executor> executor = *make_local_executor();
-  const Attempt one = attempt("trap '' TERM; sleep 100");
+  const Attempt one = attempt("trap '' TERM; echo ready; sleep 100");
   ASSERT_TRUE(executor->start(one));
-  wait_for(*executor, one, State::kRunning);
-  for (const Deadline deadline = Deadline::after(20); text("attempt/begun").empty() && !deadline.passed();) {
-    SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
-  }
+  wait_for_text("attempt/output", "ready");
   ASSERT_TRUE(executor->ask_to_end(one));
   EXPECT_EQ(executor->look(one)->state, State::kRunning);
   ASSERT_TRUE(executor->kill(one));

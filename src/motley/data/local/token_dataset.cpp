@@ -21,6 +21,13 @@ struct Tokens {
   std::uint64_t count = 0;
   std::uint64_t row = 0;  // tokens of a row; 0: a stream
   std::string name;
+
+  template <class Stored>
+  Stored at(std::uint64_t index) const {
+    Stored token;
+    std::memcpy(&token, begin + index * sizeof(Stored), sizeof(Stored));
+    return token;
+  }
 };
 
 class TokenDataset final : public Dataset {
@@ -47,12 +54,9 @@ class TokenDataset final : public Dataset {
     for (std::size_t i = 0; i < samples.size(); ++i) {
       MOTLEY_INVARIANT(samples[i] < size_, "sample {} of a dataset of {}", samples[i], size_);
       const std::uint64_t first = samples[i] * stride_;
-      MOTLEY_TRY(with_number_type(tokens_.type, [&](auto type) -> Status {
-        using Stored = decltype(type);
-        MOTLEY_TRY(copy<Stored>(first, part(into.features, i, sequence_)));
-        MOTLEY_TRY(copy<Stored>(first, part(into.bytes, i, sequence_)));
-        return copy<Stored>(first + 1, part(into.classes, i, sequence_));
-      }));
+      MOTLEY_TRY(copy(first, part(into.features, i, sequence_)));
+      MOTLEY_TRY(copy(first, part(into.bytes, i, sequence_)));
+      MOTLEY_TRY(copy(first + 1, part(into.classes, i, sequence_)));
     }
     return {};
   }
@@ -63,8 +67,8 @@ class TokenDataset final : public Dataset {
       using Stored = decltype(type);
       Stored largest = 0;
       for (std::uint64_t at = 0; at < tokens_.count; ++at) {
-        const Stored token = token_at<Stored>(at);
-        if (!is_token(token)) return refuse(at, static_cast<double>(token));
+        const Stored token = tokens_.at<Stored>(at);
+        if (!is_token(static_cast<double>(token))) return refuse(at, static_cast<double>(token));
         largest = std::max(largest, token);
       }
       return static_cast<std::uint32_t>(largest) + 1;
@@ -73,15 +77,7 @@ class TokenDataset final : public Dataset {
   void set_vocabulary(std::uint32_t size) { preprocessing_.class_count = size; }
 
  private:
-  template <class Stored>
-  Stored token_at(std::uint64_t at) const {
-    Stored token;
-    std::memcpy(&token, tokens_.begin + at * sizeof(Stored), sizeof(Stored));
-    return token;
-  }
-  template <class Stored>
-  bool is_token(Stored token) const {
-    const auto value = static_cast<double>(token);
+  bool is_token(double value) const {
     return value >= 0 && value < (class_count() == 0 ? kMaxVocabulary : class_count());
   }
   tl::unexpected<Error> refuse(std::uint64_t at, double token) const {
@@ -89,14 +85,16 @@ class TokenDataset final : public Dataset {
                 tokens_.name, at, token, (class_count() == 0 ? kMaxVocabulary : class_count()) - 1,
                 class_count() == 0 ? "" : "; data.vocab_size says of how many tokens, else the training data");
   }
-  template <class Stored, class T>
+  template <class T>
   Status copy(std::uint64_t first, std::span<T> into) const {
-    for (std::size_t k = 0; k < into.size(); ++k) {
-      const Stored token = token_at<Stored>(first + k);
-      if (!is_token(token)) return refuse(first + k, static_cast<double>(token));
-      into[k] = static_cast<T>(token);
-    }
-    return {};
+    return with_number_type(tokens_.type, [&](auto type) -> Status {
+      for (std::size_t k = 0; k < into.size(); ++k) {
+        const auto token = tokens_.at<decltype(type)>(first + k);
+        if (!is_token(static_cast<double>(token))) return refuse(first + k, static_cast<double>(token));
+        into[k] = static_cast<T>(token);
+      }
+      return {};
+    });
   }
 
   ByteFeatures form_;  // as they are
