@@ -265,7 +265,8 @@ class _Job:
                 raise RuntimeError(f"step {self._number} failed twice, and no rank was lost: {problem}")
             self._unexplained = self._number
         if before and self._ranks.rank == 0:
-            _log.warning("motley: step %d: %d ranks go on after %.3g s", self._complete, len(announced.places), time.monotonic() - began)
+            _log.warning("motley: step %d: %s on after %.3g s", self._complete,
+                         "1 rank goes" if len(announced.places) == 1 else f"{len(announced.places)} ranks go", time.monotonic() - began)
 
     def _form(self, announced: Announcement, allowed: timedelta) -> None:
         """Makes the process group, agrees with its ranks on what is done, and gives those that are new what they need."""

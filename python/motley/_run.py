@@ -198,8 +198,7 @@ class _Job:
             if "leaves" in report:
                 self.members.remove(rank)
                 self.leaving.append(rank)
-                _log.warning("rank %d (process %d) has left, as it was asked to; %d ranks are left", rank.place, rank.process.pid,
-                             len(self.members))
+                _log.warning("rank %d (process %d) has left, as it was asked to; %s", rank.place, rank.process.pid, self._describe_left())
                 continue
             rank.report = report
             rank.said_at = time.monotonic()
@@ -225,8 +224,11 @@ class _Job:
         self.finished += was_member
         return None
 
+    def _describe_left(self) -> str:
+        return "1 rank is left" if len(self.members) == 1 else f"{len(self.members)} ranks are left"
+
     def _lose(self, rank: _Rank, how: str) -> None:
-        _log.warning("rank %d (process %d) was killed by %s; %d ranks are left", rank.place, rank.process.pid, how, len(self.members))
+        _log.warning("rank %d (process %d) was killed by %s; %s", rank.place, rank.process.pid, how, self._describe_left())
         words = f"rank {rank.place} was killed by {how}"
         if self.finished:
             self.failure = LaunchError(f"{words} when others had ended: what it does after its last step may be missing", 137, rank.place)

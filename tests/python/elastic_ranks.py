@@ -389,7 +389,7 @@ class ElasticCommand(ElasticTest):
     def test_before_the_first_step_all_begin_again(self):
         text = self.run_job("--elastic 2:2 --replacements 1", {"passes": 1, "ends": {"1 0 start": "SIGKILL"}})
         self.check([0, 1])
-        self.assertIn("was killed by SIGKILL; 1 ranks are left", text)
+        self.assertIn("was killed by SIGKILL; 1 rank is left", text)
 
     def test_an_error_of_the_script_ends_all(self):
         text = self.run_job("--elastic 1:3", {"ends": {"1 3 forward": "raise"}}, code=1)

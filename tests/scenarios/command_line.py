@@ -113,6 +113,10 @@ class Help(Folder):
         for words in ((), ("plan",), ("schedule", "why")):
             self.assertEqual(self.run_program("help", *words).stdout, self.run_program(*words, "--help").stdout)
         self.assertIn("--name TEXT", self.run_program("help", "schedule", "submit").stdout.splitlines()[2])
+        topic = self.run_program("train", "--help=gradient_sync").stdout
+        for words in (("help", "train", "gradient_sync"), ("train", "--help", "gradient_sync"), ("train", "-h", "gradient-sync")):
+            self.assertEqual(self.run_program(*words).stdout, topic)
+        self.assertIn("'x' is no topic; accepted: ", self.run_program("help", "train", "x", expect=2).stderr)
 
     def test_flags_of_every_command_take_a_line_and_groups_their_place(self):
         check = self.run_program("check", "--help").stdout

@@ -30,12 +30,18 @@ Status print_completion(const CommandText& program, const std::string& shell) {
   return {};
 }
 
-// Of the command that the words name, as its --help prints it.
+// Of the command that the words name, as its --help prints it, or of a topic of it, the last word.
 Status print_command_help(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* command = &app;
   for (const std::string& word : words) {
+    if (command->get_help_ptr() == nullptr) break;  // of the Python package, which has no topics
     const std::vector<const CLI::App*> commands = command->get_subcommands([](const CLI::App*) { return true; });
     const auto found = std::ranges::find(commands, word, &CLI::App::get_name);
+    if (found == commands.end() && commands.empty()) {
+      MOTLEY_ASSIGN(const std::string help, help_of_topic(describe(*command), word));
+      std::printf("%s", help.c_str());
+      return {};
+    }
     if (found == commands.end()) {
       return fail(ErrorCode::kInvalidInput, "{}", explain_unknown_command(describe(*command), word));
     }
@@ -85,9 +91,11 @@ void add_completion(CLI::App& app, CommandLine& line) {
 
 void add_help(CLI::App& app, CommandLine& line) {
   const auto [command, words] = add_command<std::vector<std::string>>(
-      app, line, "help", "Print the help of a command, as its --help does", "Example:\n  motley help schedule submit",
+      app, line, "help", "Print the help of a command, as its --help does",
+      "Examples:\n  motley help schedule submit\n  motley help train optimizer",
       [&app](const std::vector<std::string>& given) { return print_command_help(app, given); });
-  command.add_option("COMMAND", words, "the command; default: motley itself")->type_name(OptionText{}.type_name());
+  command.add_option("COMMAND", words, "the command, and a topic of its help; default: motley itself")
+      ->type_name(OptionText{}.type_name());
 }
 
 void add_documents(CLI::App& app, CommandLine& line) {

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <span>
 
 #include "motley/base/log.h"
 #include "motley/base/os/terminal.h"
@@ -31,13 +33,17 @@ int report_failure(const Error& error) {
   return exit_code(error);
 }
 
-// The help that was asked for with --help or --help=TOPIC.
-int print_help(const CLI::App& app) {
+// The help that was asked for with --help or --help=TOPIC; `next` is the word after --help, which may be a topic, too.
+int print_help(const CLI::App& app, const std::string& next) {
   const CLI::App& command = typed_command(app);
-  const std::vector<std::string> topic = command.get_help_ptr()->results();
-  const bool is_short = topic.empty() || topic.front() == "true";
+  const std::vector<std::string> given = command.get_help_ptr()->results();
   const CommandText text = describe(command);
-  const Result<std::string> help = is_short ? short_help(text) : help_of_topic(text, topic.front());
+  const std::vector<std::string> topics = text.topics();
+  const bool has_topic = !given.empty() && given.front() != "true";
+  const std::string topic = has_topic                                                    ? given.front()
+                            : std::ranges::find(topics, flag_name(next)) != topics.end() ? next
+                                                                                         : "";
+  const Result<std::string> help = topic.empty() ? short_help(text) : help_of_topic(text, topic);
   if (!help) return report_failure(help.error());
   std::printf("%s", help->c_str());
   return 0;
@@ -95,7 +101,10 @@ int run(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    return print_help(app);
+    const auto words = std::span(argv, static_cast<std::size_t>(argc));
+    const auto help =
+        std::ranges::find_if(words, [](std::string_view word) { return word == "--help" || word == "-h"; });
+    return print_help(app, std::ranges::distance(help, words.end()) > 1 ? *std::next(help) : "");
   } catch (const CLI::CallForVersion& version) {
     std::printf("%s\n", version.what());
     return 0;

@@ -242,7 +242,7 @@ std::string simulation_page(const Timeline& timeline, const planning::Plan& plan
   return document(
       {.title = fmt::format("Plan for {}", plan.model),
        .facts = {format_count(std::ssize(plan.stages), "stage"),
-                 fmt::format("{} samples a step in {}", plan.batch,
+                 fmt::format("{} a step in {}", format_count(plan.batch, "sample"),
                              format_count(plan.micro_batches, "micro-batch", "es")),
                  to_string(plan.schedule)},
        .tiles_html = tile("Step", format_seconds(timeline.step_seconds), "replayed event by event") +

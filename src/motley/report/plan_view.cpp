@@ -85,7 +85,7 @@ std::string certificate(const FoundPlan& view) {
   if (view.is_mixed) return "replayed, nothing is proved";
   if (view.problem.merged_from > 0) {
     const std::string blocks =
-        fmt::format("of {} blocks of {} layers", view.problem.layers.size(), view.problem.merged_from);
+        fmt::format("of {} blocks of {}", view.problem.layers.size(), format_count(view.problem.merged_from, "layer"));
     return answer.bound > 0 ? fmt::format("{}, at most {} from the optimum of all layers", blocks,
                                           format_percent(answer.gap(view.objective.criterion), 2))
                             : blocks + ", no bound of the optimum of all layers";

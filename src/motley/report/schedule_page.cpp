@@ -338,9 +338,9 @@ Gantt draw_runs(const ScheduleView& view, const Outcome& outcome, const Tracks& 
         while (next < taken.size() && taken[next] == taken[next - 1] + 1) ++next;
         gantt.blocks.push_back(
             {run->begin, run->end, tracks.first[node] + taken[i], static_cast<int>(next - i), run->job,
-             fmt::format("{}: {} of {} workers on {}, {} h to {} h", view.jobs[static_cast<std::size_t>(run->job)].name,
-                         part.workers, scheduling::count_workers(run->placement), tracks.nodes[node].first,
-                         hours(run->begin), hours(run->end))});
+             fmt::format("{}: {} of {} on {}, {} h to {} h", view.jobs[static_cast<std::size_t>(run->job)].name,
+                         part.workers, format_count(scheduling::count_workers(run->placement), "worker"),
+                         tracks.nodes[node].first, hours(run->begin), hours(run->end))});
         i = next;
       }
     }
@@ -366,7 +366,7 @@ std::string gantt_cards(const ScheduleView& view, const std::vector<Group>& grou
   for (std::size_t i = 0; i < groups.size(); ++i) {
     std::string hint = "A row is a device, a colour a job.";
     if (tracks.count < view.topology.devices()) {
-      hint += fmt::format(" The first {} of {} devices.", tracks.count, view.topology.devices());
+      hint += fmt::format(" The first {} of {}.", tracks.count, format_count(view.topology.devices(), "device"));
     }
     hint += extent < groups[i].outcome->end
                 ? fmt::format(" The first {} of {} hours.", hours(extent), hours(groups[i].outcome->end))
@@ -457,9 +457,8 @@ std::vector<std::string> remarks(const ScheduleView& view, const std::vector<Gro
   }
   for (const Group& group : groups) {
     if (const std::size_t left = count_unfinished(*group.outcome); left > 0) {
-      sentences.push_back(
-          fmt::format("{} leaves {} of {} jobs undone at the end; its hours are of those that are done.", group.name,
-                      left, view.jobs.size()));
+      sentences.push_back(fmt::format("{} leaves {} of {} undone at the end; its hours are of those that are done.",
+                                      group.name, left, format_count(view.jobs.size(), "job")));
     }
   }
   return sentences;
@@ -557,14 +556,15 @@ std::string schedule_page(const ScheduleView& view) {
       card("Done within", "", completion_chart(view, groups)) +
       card("Soon or fair", "Both are best at the lower left.", trade_off_chart(view, groups)) +
       gantt_cards(view, groups);
-  return document({.title = "Schedule of " + view.trace,
-                   .heading = view.trace,
-                   .facts = {fmt::format("{} jobs", view.jobs.size()),
-                             fmt::format("{} device-hours asked for", hours(device_seconds)),
-                             fmt::format("{} devices on {} nodes", view.topology.devices(), view.topology.nodes.size()),
-                             view.outcomes.size() == 1 ? "1 policy" : fmt::format("{} policies", view.outcomes.size())},
-                   .tiles_html = tiles(view, groups, columns),
-                   .cards_html = cards});
+  return document(
+      {.title = "Schedule of " + view.trace,
+       .heading = view.trace,
+       .facts = {format_count(view.jobs.size(), "job"), fmt::format("{} device-hours asked for", hours(device_seconds)),
+                 fmt::format("{} on {}", format_count(view.topology.devices(), "device"),
+                             format_count(view.topology.nodes.size(), "node")),
+                 view.outcomes.size() == 1 ? "1 policy" : fmt::format("{} policies", view.outcomes.size())},
+       .tiles_html = tiles(view, groups, columns),
+       .cards_html = cards});
 }
 
 }  // namespace motley::report

@@ -134,8 +134,8 @@ std::string OptionText::accepted() const {
                         : within.starts_with("at ") ? " of "
                         : within.ends_with("only")  ? ", "
                                                     : " ";
-  const char* example = kind == OptionKind::kIntegers ? ", such as [1, 28, 28]"
-                        : kind == OptionKind::kReals  ? ", such as [1, 0.5]"
+  const char* example = kind == OptionKind::kIntegers ? ", such as [64, 128]"
+                        : kind == OptionKind::kReals  ? ", such as [0.9, 0.5]"
                                                       : "";
   return fmt::format("{}{}{}{}", look(*this).accepted, between, within, example);
 }

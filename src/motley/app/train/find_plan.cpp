@@ -74,8 +74,9 @@ Result<train::Job> job_to_measure(const PlanQuestion& question) {
   }
   MOTLEY_ASSIGN(train::Job job, train::read_job(question.measure));
   if (job.training.global_batch_size != question.input.batch) {
-    return fail(ErrorCode::kInvalidInput, "--global-batch-size: {}, but a step of {} has {} samples; accepted: {}",
-                question.input.batch, question.measure, job.training.global_batch_size, job.training.global_batch_size);
+    return fail(ErrorCode::kInvalidInput, "--global-batch-size: {}, but a step of {} has {}; accepted: {}",
+                question.input.batch, question.measure, format_count(job.training.global_batch_size, "sample"),
+                job.training.global_batch_size);
   }
   if (job.execution.cluster.empty() && !question.input.cluster.empty()) {
     job.execution.cluster = std::filesystem::absolute(question.input.cluster).string();

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "motley/base/os/file.h"
+#include "motley/base/units.h"
 #include "motley/data/local/array_dataset.h"
 #include "motley/data/local/image.h"
 #include "motley/data/local/openers.h"
@@ -59,8 +60,8 @@ class ImageFolder final : public Dataset {
     }
     preprocessing_.class_count = static_cast<std::uint32_t>(preprocessing_.class_names.size());
     MOTLEY_TRY(sample_count(files_.size(), folder_.string()));
-    notes_.push_back(fmt::format("'{}' has {} images of {} classes: {}", folder_.string(), files_.size(), own.size(),
-                                 list_first(own)));
+    notes_.push_back(fmt::format("'{}' has {} of {}: {}", folder_.string(), format_count(files_.size(), "image"),
+                                 format_count(own.size(), "class", "es"), list_first(own)));
     if (others_ > 0) {
       notes_.push_back(
           fmt::format("{} files below '{}' are no .jpg, .jpeg or .png images and are left out; the first: {}", others_,

@@ -109,8 +109,9 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     cost.memory_bytes = stage.memory_bytes(k, choice.recompute);
     const Type& type = problem.type(choice.type);
     if (choice.replicas > problem.batch / problem.micro_batches) {
-      add_violation(evaluation, fmt::format("stage {} has {} replicas for micro-batches of {} samples", s,
-                                            choice.replicas, problem.batch / problem.micro_batches));
+      add_violation(evaluation,
+                    fmt::format("stage {} has {} for micro-batches of {}", s, format_count(choice.replicas, "replica"),
+                                format_count(problem.batch / problem.micro_batches, "sample")));
     }
     if (type.memory_bytes > 0 && exceeds(cost.memory_bytes, type.memory_bytes)) {
       add_violation(evaluation, fmt::format("stage {} needs {} a device, {} has {}", s, format_bytes(cost.memory_bytes),

@@ -281,7 +281,7 @@ Status validate(const Plan& plan, const std::string& name) {
     }
     if (devices > 1 && stage.gradient_sync == GradientSync::kNone) {
       return refuse(path + "gradient_sync", "'none'",
-                    fmt::format("'ring' or 'parameter-server', as the stage has {} devices", devices));
+                    fmt::format("'ring' or 'parameter-server', as the stage has {}", format_count(devices, "device")));
     }
   }
   if (next != layers || layers == 0) {

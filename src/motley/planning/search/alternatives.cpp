@@ -200,9 +200,10 @@ std::string explain_loss(const Problem& problem, const Objective& objective, con
   }
   if (following >= closing) {
     const auto describe = [](const Parts& one) {
-      return one.micro_batches == 1 ? "its one micro-batch has nothing to follow"
-                                    : fmt::format("{} micro-batches follow each other every {}", one.micro_batches,
-                                                  format_seconds(one.time.interval));
+      return one.micro_batches == 1
+                 ? "its one micro-batch has nothing to follow"
+                 : fmt::format("{} follow each other every {}", format_count(one.micro_batches, "micro-batch", "es"),
+                               format_seconds(one.time.interval));
     };
     return fmt::format("{}; in the plan {}", describe(a), describe(b));
   }

@@ -15,6 +15,7 @@
 #include <queue>
 
 #include "motley/base/random.h"
+#include "motley/base/units.h"
 
 namespace motley::planning {
 namespace {
@@ -70,8 +71,8 @@ Status check_layers(const Problem& problem, const Plan& plan) {
     return fail(ErrorCode::kInvalidInput, "model is '{}', but the profile is of '{}'", plan.model, problem.model);
   }
   if (plan.layers.size() != problem.layers.size()) {
-    return fail(ErrorCode::kInvalidInput, "layers has {} names, but the profile has {} layers", plan.layers.size(),
-                problem.layers.size());
+    return fail(ErrorCode::kInvalidInput, "layers has {} names, but the profile has {}", plan.layers.size(),
+                format_count(problem.layers.size(), "layer"));
   }
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     if (plan.layers[i] != problem.layers[i].name) {
@@ -106,15 +107,16 @@ Result<std::vector<TypedStage>> typed_stages(const Problem& problem, const Plan&
     }
     if (count > samples) {
       return fail(ErrorCode::kInvalidInput,
-                  "stages[{}] has {} replicas, but a micro-batch has {} samples ({} in {} micro-batches); accepted are "
+                  "stages[{}] has {}, but a micro-batch has {} ({} in {}); accepted are "
                   "at most as many replicas as samples",
-                  s, count, samples, plan.batch, plan.micro_batches);
+                  s, format_count(count, "replica"), format_count(samples, "sample"), plan.batch,
+                  format_count(plan.micro_batches, "micro-batch", "es"));
     }
     events += 2 * static_cast<double>(plan.micro_batches) * (count + 1);
     if (events > static_cast<double>(kMaxEvents)) {
       return fail(ErrorCode::kInvalidInput,
-                  "micro_batches is {}: with stages[{}] and its {} replicas a step has {} events; accepted are {}",
-                  plan.micro_batches, s, count, events, kMaxEvents);
+                  "micro_batches is {}: with stages[{}] and its {} a step has {} events; accepted are {}",
+                  plan.micro_batches, s, format_count(count, "replica"), events, kMaxEvents);
     }
     stage.count = static_cast<std::int64_t>(count);
     stages.push_back(std::move(stage));

@@ -556,7 +556,7 @@ std::string Controller::why_not_in_place(std::size_t place) const {
   if (one.job.resize != "in-place") return "that is how it is resized";
   if (!count || count->max_workers == 0) return "its launcher has not said that it can be resized in place";
   if (wanted < count->min_workers || wanted > count->max_workers) {
-    return fmt::format("its launcher takes {} to {} workers", count->min_workers, count->max_workers);
+    return fmt::format("its launcher takes {} to {}", count->min_workers, format_count(count->max_workers, "worker"));
   }
   const Placement there = to_placement(one.nodes);
   if (there.empty() || (!is_within(there, target) && !is_within(target, there))) return "it goes to other nodes";

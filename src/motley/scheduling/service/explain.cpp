@@ -259,9 +259,9 @@ Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, con
   for (const NewNode& node : change.add_nodes) {
     if (node.devices < 1 || node.devices > kMaxNewDevices - topology.devices() || topology.node_named(node.name) >= 0) {
       return fail(ErrorCode::kInvalidInput,
-                  "add_nodes: '{}' with {} devices; accepted: a new name, 1 device or more, and no more than {} in the "
+                  "add_nodes: '{}' with {}; accepted: a new name, 1 device or more, and no more than {} in the "
                   "whole cluster",
-                  node.name, node.devices, kMaxNewDevices);
+                  node.name, format_count(node.devices, "device"), kMaxNewDevices);
     }
     const std::vector<std::string>& types = topology.types;
     if (!node.type.empty() && std::ranges::find(types, node.type) == types.end()) {

@@ -9,6 +9,7 @@
 
 #include "motley/base/random.h"
 #include "motley/base/statistics.h"
+#include "motley/base/units.h"
 #include "motley/scheduling/trace/job.h"
 
 namespace motley::scheduling {
@@ -447,8 +448,9 @@ Result<Outcome> simulate(const std::vector<Job>& jobs, const ClusterTopology& to
     }
     const int devices = max_devices(topology, job);
     if (job.workers > devices) {
-      return fail(ErrorCode::kInvalidInput, "job '{}' asks for {} devices and can never run; there are {}{}", job.name,
-                  job.workers, devices, job.type_speeds.empty() ? "" : " of a type on which it can");
+      return fail(ErrorCode::kInvalidInput, "job '{}' asks for {} and can never run; there are {}{}", job.name,
+                  format_count(job.workers, "device"), devices,
+                  job.type_speeds.empty() ? "" : " of a type on which it can");
     }
   }
   return Replay(jobs, topology, policy, options).run();

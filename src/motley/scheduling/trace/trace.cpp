@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "motley/base/os/file.h"
+#include "motley/base/units.h"
 #include "motley/serial/renamed_keys.h"
 
 namespace motley::scheduling {
@@ -382,8 +383,9 @@ Result<std::vector<Job>> parse_gavel_trace(std::string_view text, const std::str
     const std::string model(row->at("model"));
     const double rate = table.steps_per_second(options.device_type, model, job.workers);
     if (rate <= 0) {
-      return row->refuse("model", fmt::format("one that the table has for {} workers on '{}'; its types: {}",
-                                              job.workers, options.device_type, fmt::join(known, ", ")));
+      return row->refuse("model",
+                         fmt::format("one that the table has for {} on '{}'; its types: {}",
+                                     format_count(job.workers, "worker"), options.device_type, fmt::join(known, ", ")));
     }
     job.duration = steps / rate;
     for (const std::string& type : options.types) {

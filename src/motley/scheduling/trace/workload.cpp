@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "motley/base/random.h"
+#include "motley/base/units.h"
 
 namespace motley::scheduling {
 namespace {
@@ -135,9 +136,9 @@ Result<Setting> gavel_setting(const Throughputs& throughputs, int jobs, double p
     const std::vector<std::string> models = throughputs.models(types.front(), job.workers);
     if (models.empty()) {
       return fail(ErrorCode::kInvalidInput,
-                  "the table of throughputs has no models on {} with {} workers; accepted: "
+                  "the table of throughputs has no models on {} with {}; accepted: "
                   "a table such as Gavel's",
-                  types.front(), job.workers);
+                  types.front(), format_count(job.workers, "worker"));
     }
     const std::string& model = models[index(draw.whole(0, static_cast<int>(models.size()) - 1))];
     const double rate = throughputs.steps_per_second(types.front(), model, job.workers);

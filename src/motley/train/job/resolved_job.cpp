@@ -5,6 +5,7 @@
 #include <map>
 
 #include "motley/base/os/file.h"
+#include "motley/base/units.h"
 
 namespace motley::train {
 namespace {
@@ -14,13 +15,14 @@ Result<planning::Plan> read_plan(const Job& job) {
   MOTLEY_ASSIGN(planning::Plan plan, planning::read_plan(job.execution.plan));
   const auto refuse = [&](const std::string& text) { return fail(ErrorCode::kInvalidInput, "{}", text); };
   if (plan.batch != job.training.global_batch_size) {
-    return refuse(fmt::format("global_batch_size: {}, but the plan '{}' is for {} samples a step; accepted: {}",
-                              job.training.global_batch_size, job.execution.plan, plan.batch, plan.batch));
+    return refuse(fmt::format("global_batch_size: {}, but the plan '{}' is for {} a step; accepted: {}",
+                              job.training.global_batch_size, job.execution.plan, format_count(plan.batch, "sample"),
+                              plan.batch));
   }
   if (job.training.gradient_accumulation_steps != 1) {
-    return refuse(
-        fmt::format("gradient_accumulation_steps: {}, but the plan '{}' cuts a step into {} micro-batches; accepted: 1",
-                    job.training.gradient_accumulation_steps, job.execution.plan, plan.micro_batches));
+    return refuse(fmt::format("gradient_accumulation_steps: {}, but the plan '{}' cuts a step into {}; accepted: 1",
+                              job.training.gradient_accumulation_steps, job.execution.plan,
+                              format_count(plan.micro_batches, "micro-batch", "es")));
   }
   if ((job.batch_split.mode != "dynamic" && job.batch_split.mode != "fixed") || !job.batch_split.fixed.empty() ||
       job.baseline.every != 0) {
@@ -118,8 +120,8 @@ Result<cluster::Cluster> arrange_workers(const Job& job, const planning::Plan& p
   }
   const auto count = static_cast<std::int64_t>(described.workers.size());
   if (job.execution.workers > 0 && job.execution.workers != count) {
-    return fail(ErrorCode::kInvalidInput, "workers: {} is given, the plan '{}' has {} replicas; accepted: 0 or {}",
-                job.execution.workers, job.execution.plan, count, count);
+    return fail(ErrorCode::kInvalidInput, "workers: {} is given, the plan '{}' has {}; accepted: 0 or {}",
+                job.execution.workers, job.execution.plan, format_count(count, "replica"), count);
   }
   return described;
 }
@@ -176,14 +178,14 @@ Result<ResolvedJob> resolve_job(Job job, bool can_grow) {
   const int workers = static_cast<int>(resolved.cluster.workers.size());
   const int starting = job.execution.workers > 0 ? static_cast<int>(job.execution.workers) : workers;
   if (max > 0 && (starting < min || workers > max)) {
-    return fail(ErrorCode::kInvalidInput, "elastic: {}; the job has {} workers; accepted: a range that they are in",
-                job.execution.elastic, starting < min ? starting : workers);
+    return fail(ErrorCode::kInvalidInput, "elastic: {}; the job has {}; accepted: a range that they are in",
+                job.execution.elastic, format_count(starting < min ? starting : workers, "worker"));
   }
   if (const auto& racks = job.gradient_sync.racks; max > 0 && !racks.empty() && std::ssize(racks) != workers) {
     return fail(ErrorCode::kInvalidInput,
-                "gradient_sync.racks: {} numbers are given for {} workers; accepted with elastic {}: one for each that "
+                "gradient_sync.racks: {} numbers are given for {}; accepted with elastic {}: one for each that "
                 "it may have",
-                racks.size(), workers, job.execution.elastic);
+                racks.size(), format_count(workers, "worker"), job.execution.elastic);
   }
   resolved.job = std::move(job);
   return resolved;
@@ -206,8 +208,8 @@ Result<data::BatchSplitOptions> make_split_options(const Job& job, const cluster
   options.may_pull = !has_batch_norm && job.execution.elastic.empty() && job.gradient_sync.consistency == "bsp";
   if (options.policy == data::SplitPolicy::kFixed && job.execution.plan.empty()) {
     if (job.batch_split.fixed.size() != cluster.workers.size()) {
-      return fail(ErrorCode::kInvalidInput, "batch_split.fixed: {} numbers are given for {} workers",
-                  job.batch_split.fixed.size(), cluster.workers.size());
+      return fail(ErrorCode::kInvalidInput, "batch_split.fixed: {} numbers are given for {}",
+                  job.batch_split.fixed.size(), format_count(cluster.workers.size(), "worker"));
     }
     options.proportions.assign(job.batch_split.fixed.begin(), job.batch_split.fixed.end());
   }

@@ -212,7 +212,7 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
     file.attempts.push_back(attempt);
   }
   const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  file.machine = fmt::format("{} cores, {}", ::sysconf(_SC_NPROCESSORS_ONLN), format_bytes(memory));
+  file.machine = fmt::format("{}, {}", format_count(::sysconf(_SC_NPROCESSORS_ONLN), "core"), format_bytes(memory));
   return write_run_file(run.run_file(), file);
 }
 

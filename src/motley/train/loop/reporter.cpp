@@ -162,7 +162,8 @@ Status Reporter::evaluation(std::int64_t step, std::uint64_t epoch, const std::v
 }
 
 Status Reporter::audit(std::int64_t step, const SampleAudit::Finding& finding) {
-  const std::string text = fmt::format("epoch {}: {} samples lost or duplicated", finding.epoch, finding.wrong);
+  const std::string text =
+      fmt::format("epoch {}: {} lost or duplicated", finding.epoch, format_count(finding.wrong, "sample"));
   if (outputs_ && finding.wrong > 0) {
     spdlog::error("{}", text);
   }

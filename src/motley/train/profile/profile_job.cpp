@@ -295,21 +295,21 @@ class JobProfiler {
     }
     const double layers = step_seconds(here, static_cast<double>(batch));
     const auto steps = std::clamp(static_cast<std::int64_t>(seconds / runs / layers) - kSettled, kFewSteps, kManySteps);
-    say(fmt::format("whole steps of one worker, {} samples each", batch));
+    say(fmt::format("whole steps of one worker, {} each", format_count(batch, "sample")));
     MOTLEY_ASSIGN(const StepTimes one, run_steps(job_, source.kind, source.threads, 1, batch, steps, options_.stop));
     const auto lookup =
         std::ranges::find_if(profile_.graph.layers, [](const auto& layer) { return layer.lookups > 0; });
     if (lookup != profile_.graph.layers.end()) {
       StepTimes few = one;
       if (batch > batches.front()) {
-        say(fmt::format("whole steps of one worker, {} samples each", batches.front()));
+        say(fmt::format("whole steps of one worker, {} each", format_count(batches.front(), "sample")));
         MOTLEY_ASSIGN(few, run_steps(job_, source.kind, source.threads, 1, batches.front(), kManySteps, options_.stop));
       }
       const auto number = static_cast<std::size_t>(lookup - profile_.graph.layers.begin());
       add_rows(static_cast<double>(batches.front()), few.rows, static_cast<double>(batch), one.rows,
                here.layers[number]);
-      here.rule += fmt::format("; rows of {} samples took {} from and to a server here, part of layer '{}'", batch,
-                               format_seconds(one.rows), lookup->name);
+      here.rule += fmt::format("; rows of {} took {} from and to a server here, part of layer '{}'",
+                               format_count(batch, "sample"), format_seconds(one.rows), lookup->name);
     }
     // What no layer takes, none of it the difference of two long times that were measured apart: a busy machine would
     // put its milliseconds there. The update is measured, and each layer has its part of it. Loading and what else a
@@ -326,18 +326,18 @@ class JobProfiler {
         (slower - data) / (layers - layer_seconds(here.layers.back(), static_cast<double>(batch)));
     here.layers.back().update_seconds = once;
     here.rule += fmt::format(
-        "; a whole step of {} samples took {}: its layers {}, loading {}, the framework {}, the update {}, what else "
+        "; a whole step of {} took {}: its layers {}, loading {}, the framework {}, the update {}, what else "
         "it "
         "takes once {}",
-        batch, format_seconds(one.step), format_seconds(layers), format_seconds(data), format_seconds(slower - data),
-        format_seconds(update), format_seconds(once));
+        format_count(batch, "sample"), format_seconds(one.step), format_seconds(layers), format_seconds(data),
+        format_seconds(slower - data), format_seconds(update), format_seconds(once));
     if (!has_two) {
       here.fractions_origin = model::Origin::kScaled;
       here.fractions_rule = "not measured, for want of devices for two workers: perfect division is assumed";
       return {};
     }
 
-    say(fmt::format("whole steps of two workers, {} samples each", batch));
+    say(fmt::format("whole steps of two workers, {} each", format_count(batch, "sample")));
     MOTLEY_ASSIGN(const StepTimes two, run_steps(job_, source.kind, source.threads, 2, batch, steps, options_.stop));
     double bytes = 0;
     for (const model::Layer& layer : profile_.graph.layers) bytes += layer.parameters * sizeof(float);
@@ -350,9 +350,10 @@ class JobProfiler {
     here.communication_fraction = std::clamp(2 - gradient_sync_ratio, 0.0, 1.0);
     here.fractions_origin = model::Origin::kFitted;
     here.fractions_rule = fmt::format(
-        "two points only: 1 and 2 workers of {} samples each on {} cores, which computed {} and {}; the "
+        "two points only: 1 and 2 workers of {} each on {}, which computed {} and {}; the "
         "synchronisation of {} between the two over loopback TCP took {}",
-        batch, machine_.cores, format_seconds(one.compute), format_seconds(two.compute), format_bytes(bytes),
+        format_count(batch, "sample"), format_count(machine_.cores, "core"), format_seconds(one.compute),
+        format_seconds(two.compute), format_bytes(bytes),
         two.gradient_sync > 0 ? format_seconds(two.gradient_sync) : "no time beside the computation");
     return {};
   }

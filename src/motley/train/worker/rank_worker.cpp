@@ -290,9 +290,9 @@ Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
 
 // In the log, and as events what matters for its results.
 Status RankWorker::describe_run(const RunDirectory::Measured& before) {
-  const std::string work = fmt::format("{} training samples, {}, {} of {} samples", data_.train().size(),
-                                       format_count(std::ssize(context_->present), "worker"),
-                                       format_count(data_.steps(), "step"), job_.training.global_batch_size);
+  const std::string work = fmt::format(
+      "{} training samples, {}, {} of {}", data_.train().size(), format_count(std::ssize(context_->present), "worker"),
+      format_count(data_.steps(), "step"), format_count(job_.training.global_batch_size, "sample"));
   if (layout_) {
     spdlog::info("{} by the plan '{}': {}, in {} through {} ({})", job_.model.name, job_.execution.plan, work,
                  format_count(layout_->plan().micro_batches, "micro-batch", "es"),
@@ -388,7 +388,8 @@ Status RankWorker::loop() {
   options.is_asked_to_leave = [] { return leave_requested != 0; };
   connect_loop();
   Status done = TrainingLoop(std::move(options), *context_, loop_parts_, progress_).run();
-  if (is_elastic() && !layout_) spdlog::info("this worker has computed {} samples", replica_->computation->samples());
+  if (is_elastic() && !layout_)
+    spdlog::info("this worker has computed {}", format_count(replica_->computation->samples(), "sample"));
   return done;
 }
 
@@ -458,8 +459,8 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
   writes = role.rank == 0 && !role.is_newcomer;
   const auto& [job, cluster, plan] = resolved;
   if (static_cast<int>(cluster.workers.size()) != role.size) {
-    return fail(ErrorCode::kInvalidInput, "{} ranks were started, the job names {} workers{}", role.size,
-                cluster.workers.size(),
+    return fail(ErrorCode::kInvalidInput, "{} ranks were started, the job names {}{}", role.size,
+                format_count(cluster.workers.size(), "worker"),
                 !job.execution.plan.empty()      ? " by the plan '" + job.execution.plan + "'"
                 : !job.execution.cluster.empty() ? " in '" + job.execution.cluster + "'"
                                                  : "");
