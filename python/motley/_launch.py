@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from . import _motley
 from ._arguments import CommandParser, log_level
 
 _STARTED = 120.0  # seconds until every rank has imported PyTorch
-_STARVED = 0.2  # of a rank's time, in which it wanted a processor and had none: more is no emulation (moments are made up for)
+_STARVED = 0.2  # of a rank's time, in which it wanted a processor and had none: more is said (moments are made up for)
 _GRACE = 10.0  # seconds that ranks have to end once one has failed
 _PATIENCE = 2.0  # and, once interrupted, before they are told again, and then ended
 _log = logging.getLogger("motley")
@@ -62,6 +63,8 @@ def main(words: Sequence[str]) -> int:
                 --sbatch='--partition=cpu --ntasks=8 --cpus-per-task=16' train.py | sbatch""")
     parser.add_argument("--workers", metavar="INT", type=int, help="how many ranks; default: as many as there are speeds")
     parser.add_argument("--emulated-speeds", metavar="NUMBER,...", help="relative speed of each rank, such as 1,1,0.5,0.25")
+    parser.add_argument("--strict", action="store_true", help="with --emulated-speeds: fail where a rank could not have its speed, as this "
+                        "machine was busy otherwise; else that is a warning")
     parser.add_argument("--sbatch", metavar="TEXT", action="append", help="print a batch script instead, in which these are the options "
                         "of sbatch, a task a rank; once for each kind of nodes")
     parser.add_argument("--certificates", action="store_true", help="with --sbatch: make a CA and a certificate for the job, by which its "
@@ -88,13 +91,17 @@ def main(words: Sequence[str]) -> int:
         parser.error("say --workers, --emulated-speeds or --sbatch")
     if workers < 1:
         parser.error(f"--workers is {workers}; a number from 1 on is accepted")
-    logging.basicConfig(format="motley: error: %(message)s", level=log_level(given))
+    logging.basicConfig(format="motley: %(message)s", level=log_level(given))
     try:
-        run([given.script, *given.arguments], workers, speeds)
+        starved = run([given.script, *given.arguments], workers, speeds)
+        if starved and given.strict:
+            raise LaunchError(starved)
+        if starved:
+            _log.warning("warning: %s. What was computed is right, its times are not", starved)
     except ValueError as problem:
         parser.error(str(problem))
     except LaunchError as problem:
-        _log.error("%s", problem)
+        _log.error("error: %s", problem)
         return problem.code
     except KeyboardInterrupt:
         return 130
@@ -188,8 +195,9 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), *, workers: i
 
     Raises:
         ValueError: speeds that are not positive, or not one a rank; a function that cannot be sent to other processes.
-        LaunchError: a rank failed, with its traceback, or was killed; the others were ended. Or a rank could not have its speed, as the
-            machine was busy otherwise.
+        LaunchError: a rank failed, with its traceback, or was killed; the others were ended.
+
+    A RuntimeWarning says where a rank could not have its speed, as the machine was busy otherwise.
     """
     if not callable(function):
         raise ValueError(f"launch: {function!r} is no function; accepted: a function (a script is started by motley launch SCRIPT)")
@@ -206,7 +214,8 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), *, workers: i
     with tempfile.TemporaryDirectory(prefix="motley-launch-") as folder:
         Path(folder, "call").write_bytes(pickle.dumps((sys.path, _pickled(function, args))))
         try:
-            run([str(Path(__file__).with_name("_call.py")), folder], count, emulated_speeds)
+            if starved := run([str(Path(__file__).with_name("_call.py")), folder], count, emulated_speeds):
+                warnings.warn(starved, RuntimeWarning, stacklevel=2)
         except LaunchError as problem:
             trace = Path(folder, f"{problem.rank}.error")
             if not trace.exists():
@@ -235,15 +244,18 @@ def find_pickler() -> Any:
         return pickle
 
 
-def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] | None = None) -> None:
-    """Runs a script with its arguments on so many ranks until all have ended.
+def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] | None = None) -> str:
+    """Runs a script with its arguments on so many ranks until all have ended. What it returns says which rank could not have its speed;
+    it is empty where all had theirs.
 
     Raises:
         ValueError: speeds that are not positive, or not one a rank.
-        LaunchError: a rank failed, or could not have its speed.
+        LaunchError: a rank failed.
         KeyboardInterrupt: Ctrl-C, after the ranks have ended.
     """
     rates = _rates(workers, emulated_speeds) if emulated_speeds is not None else None
+    _log.info("starting %s%s", "1 rank" if workers == 1 else f"{workers} ranks", "" if rates is None else
+              f"; at emulated speeds they have {', '.join(f'{rate:.2g}' for rate in rates)} of a processor")
     port = _free_port()
     ready, say_ready = os.pipe()  # a byte of each rank that has imported PyTorch
     wait, go = os.pipe()  # closed when they may begin
@@ -262,7 +274,7 @@ def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] |
         pacer = _motley.ProcessPacer([(rank.pid, rate) for rank, rate in zip(ranks, rates)]) if rates is not None else None
         os.close(go)
         go = -1
-        _watch(ranks, pacer)
+        return _watch(ranks, pacer)
     finally:
         for process in ranks:
             if process.returncode is None:
@@ -307,8 +319,8 @@ def _wait_until_ready(ready: int, ranks: list[subprocess.Popen[bytes]]) -> None:
         time.sleep(0.01)
 
 
-def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> None:
-    """Until all have ended, or one has failed."""
+def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> str:
+    """Until all have ended, or one has failed. Returns what ``run`` does."""
     began = time.monotonic()
     starved = [_motley.seconds_without_processor(rank.pid) for rank in ranks]
     waited = [0.0] * len(ranks)
@@ -328,9 +340,9 @@ def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> None:
     elapsed = time.monotonic() - began
     for number, seconds in enumerate(waited):
         if elapsed > 1 and seconds > _STARVED * elapsed:
-            raise LaunchError(f"rank {number} wanted a processor and had none for {100 * seconds / elapsed:.0f} % of the time: this "
-                              "machine was busy otherwise, and the speeds were not those that were asked for "
-                              f"({100 * _STARVED:.0f} % is accepted)")
+            return (f"rank {number} wanted a processor and had none for {100 * seconds / elapsed:.0f} % of the time "
+                    f"({100 * _STARVED:.0f} % is accepted): this machine was busy otherwise, and the speeds were not those that were asked for")
+    return ""
 
 
 def _peek(rank: subprocess.Popen[bytes]) -> int | None:

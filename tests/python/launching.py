@@ -11,10 +11,12 @@ import tempfile
 import threading
 import unittest
 import unittest.mock
+import warnings
 
 import slurm_cluster
 
 import motley
+from motley import _launch
 from ranks import wait_until
 
 TIMES = """
@@ -67,12 +69,24 @@ class Launching(unittest.TestCase):
     def test_emulated_speeds_slow_a_rank_down(self):
         """Lower bounds only: a busy machine is slower still."""
         done = self.launch(TIMES, "--emulated-speeds", "1,0.1", arguments=[self.folder])
-        if "busy otherwise" not in done.stderr:
-            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.returncode, 0, done.stderr)
         rates = [speed / max(1, 2 * 1.1 / len(os.sched_getaffinity(0))) for speed in (1, 0.1)]
         for rank, rate in enumerate(rates):
             seconds, cpu = json.loads((self.folder / f"{rank}.json").read_text())
             self.assertGreater(seconds, 0.8 * (cpu - 0.005) / rate)
+
+    def test_a_rank_that_could_not_have_its_speed(self):
+        """A warning, or an error where that is wanted."""
+        script = self.folder / "script.py"
+        script.write_text("import time\ntime.sleep(1.5)\n")
+        words = ["--emulated-speeds", "1,0.5", str(script)]
+        with unittest.mock.patch.object(_launch, "_STARVED", -1):
+            with self.assertLogs("motley", "WARNING") as said:
+                self.assertEqual(_launch.main(words), 0)
+            self.assertRegex(said.output[0], "warning: rank 0 wanted a processor .* busy otherwise.* What was computed is right")
+            with self.assertLogs("motley", "ERROR") as said:
+                self.assertEqual(_launch.main(["--strict", *words]), 1)
+            self.assertIn("error: rank 0 wanted a processor", said.output[0])
 
     def test_wrong_flags(self):
         for flags, words in ((["--emulated-speeds", "1,fast"], "numbers with commas"), (["--emulated-speeds", "1,0"], "numbers above 0"),
@@ -150,11 +164,9 @@ class LaunchingAFunction(unittest.TestCase):
         self.assertEqual(self.notebook("die"), "rank 1 was ended by SIGKILL; the other ranks were ended\n137\n1\n")
 
     def test_a_function_of_a_module_at_emulated_speeds(self):
-        """A busy machine may say that it was busy."""
-        try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*busy otherwise", RuntimeWarning)
             pids = motley.launch(os.getpid, emulated_speeds=[1, 0.5])
-        except motley.LaunchError as problem:
-            self.skipTest(str(problem))
         self.assertEqual(len({*pids, os.getpid()}), 3)
 
     def test_without_cloudpickle(self):
