@@ -8,11 +8,10 @@ The last three are run directories. All devices and the link between them are em
 The last line says how many of the targets in SUMMARY were missed, and which.
 """
 import json
+import os
 import pathlib
 import statistics
 import sys
-
-SETTLED = 3  # steps
 
 
 def times(value):
@@ -52,13 +51,19 @@ def table(rows):
 
 def judge(rows):
     missed = [FIGURES[row["metric"]][0] for row in rows if not is_met(row)]
-    return f"{len(missed)} of {len(rows)} targets missed: {'; '.join(missed)}" if missed else f"all {len(rows)} targets met"
+    if not missed:
+        return f"all {len(rows)} targets met"
+    load, cores = os.getloadavg()[1], os.cpu_count()
+    busy = f" (this machine was busy, with a load average of {load:.1f} on {cores} cores: times say little)" if load > 2 * cores else ""
+    return f"{len(missed)} of {len(rows)} targets missed: {'; '.join(missed)}{busy}"
 
 
 def step_seconds(run):
-    """The median of the run's steps, without the first ones, in which memory is touched for the first time."""
+    """The mean of the steps whose time is in the middle half, as what the run itself prints at its end."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return statistics.median(line["step_seconds"] for line in lines if "step_seconds" in line and line["step"] > SETTLED)
+    seconds = sorted(line["step_seconds"] for line in lines if "step_seconds" in line)
+    quarter = len(seconds) // 4
+    return statistics.mean(seconds[quarter:len(seconds) - quarter])
 
 
 def compare_pipeline(profile, pipeline, one_device, data_parallel):

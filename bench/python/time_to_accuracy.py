@@ -18,8 +18,8 @@ EPOCHS, SEEDS = 3, (1, 2, 3)
 
 def seconds_to(network, accuracy, method, seed):
     """Seconds of training; None where the accuracy was not reached."""
-    command = ["motley", "launch", "--strict", "--emulated-speeds", ",".join(map(str, SPEEDS)), JOB, "--network", network, "--method", method,
-               "--accuracy", accuracy, "--seed", seed, "--epochs", EPOCHS]
+    command = ["motley", "launch", "--strict", "--emulated-speeds", ",".join(map(str, SPEEDS)), JOB, "--network", network,
+               "--method", method, "--accuracy", accuracy, "--seed", seed, "--epochs", EPOCHS]
     reached, best = json.loads(run(command, deadline=DEADLINE).splitlines()[-1])
     say(f"partition: {network} with {method}, seed {seed}: " + (f"{accuracy} after {reached:.1f} s of training" if reached is not None else
                                                                 f"at most {best:.4f} in {EPOCHS} epochs"))

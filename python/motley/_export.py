@@ -16,8 +16,10 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -107,8 +109,10 @@ def _export_command(given: argparse.Namespace) -> str:
         warnings.simplefilter("ignore")
         parameters, outputs = export(module, inputs, output)
     path_in_job = Path(os.path.relpath(output, job.parent))
-    _write(job, lambda file: file.write_text(_job_text(job.name, path_in_job, inputs[0], outputs)))
-    return f"wrote {output} ({parameters} parameters, {outputs[-1]} outputs) and {job}"
+    text = _job_text(job, path_in_job, inputs[0], outputs)
+    _write(job, lambda file: file.write_text(text))
+    told = f"wrote {output} ({parameters} parameters, {outputs[-1]} outputs) and {job}"
+    return f"{told}; say there which data to train on, where it says 'replace'" if "# replace" in text else told
 
 
 def parse_model(text: str) -> tuple[Path, str]:
@@ -263,7 +267,9 @@ def _record(net: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.expo
             program = torch.export.export(net, batch, dynamic_shapes=shapes, strict=False)
     except Exception as problem:
         lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-        raise ExportError(f"torch.export cannot record the module: {type(problem).__name__}: {' '.join(lines[:4])}") from problem
+        of_user = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _is_of_packages(frame.filename)]
+        where = f"{of_user[-1].filename}:{of_user[-1].lineno}: '{of_user[-1].line}': " if of_user else ""
+        raise ExportError(f"torch.export cannot record the module: {where}{type(problem).__name__}: {' '.join(lines[:4])}") from problem
     finally:
         logging.getLogger("torch").setLevel(level)
     for graph in (one for one in program.graph_module.modules() if isinstance(one, torch.fx.GraphModule)):
@@ -331,17 +337,25 @@ def _write(path: Path, writer: Callable[[Path], Any]) -> None:
         Path(aside).unlink(missing_ok=True)
 
 
-def _job_text(job: str, model: Path, first: Input, outputs: tuple[int, ...]) -> str:
+def _is_of_packages(file: str) -> bool:
+    """Whether a file of Python is PyTorch's, Python's own or this package's, and none of the module's author."""
+    return any(Path(file).is_relative_to(folder) for folder in (
+        Path(torch.__file__).parent, Path(os.__file__).parent, Path(__file__).parent)) or not os.path.exists(file)
+
+
+def _job_text(job: Path, model: Path, first: Input, outputs: tuple[int, ...]) -> str:
     if first.dtype.is_floating_point:
         fits = first.shape == (1, 28, 28) and outputs == (10,)
-        samples = "x".join(map(str, first.shape)) or "single"
-        remark = "" if fits else f"  # replace: the network takes {samples} samples and has {outputs[-1]} outputs"
+        sizes = " x ".join(map(str, first.shape)) or "1"
+        remark = "" if fits else f"  # replace by your data: the network takes samples of {sizes} numbers and has {outputs[-1]} outputs"
         data = f"  name: fashion-mnist{remark}"
         optimizer = "  name: sgd\n  learning_rate: 0.05\n  momentum: 0.9"
     else:
         data = _token_data(first, outputs)
         optimizer = "  name: adamw\n  learning_rate: 0.001"
-    return f"""# Written by motley export. Train with: motley train {job}
+    name = re.sub("[^A-Za-z0-9_.-]", "-", model.stem)[:64] or "exported"
+    return f"""# Written by motley export. Train with: motley train {job.name}
+name: {json.dumps(name)}
 model:
   name: exported
   path: {json.dumps(model.as_posix())}

@@ -341,7 +341,7 @@ def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> str:
     for number, seconds in enumerate(waited):
         if elapsed > 1 and seconds > _STARVED * elapsed:
             return (f"rank {number} wanted a processor and had none for {100 * seconds / elapsed:.0f} % of the time "
-                    f"({100 * _STARVED:.0f} % is accepted): this machine was busy otherwise, and the speeds were not those that were asked for")
+                    f"({100 * _STARVED:.0f} % is accepted): this machine was busy otherwise, and the speeds were not those asked for")
     return ""
 
 

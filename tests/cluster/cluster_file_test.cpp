@@ -122,6 +122,7 @@ TEST(ClusterFile, RefusesWhatCannotBe) {
       {types + "nodes: [{name: n}, {name: n}]\n", "nodes[1].name is 'n', which an earlier one has too"},
       {types + "nodes: [{name: n, devices: [{type: cpu, count: 3}]}]\n", "is 3, 2 more than device_types has of 'cpu'"},
       {types + "links: [{from: a, to: b, bandwidth: 1 Gb/s}]\n", "links[0].from is 'a'; accepted: none"},
+      {"version: 2\ndevice_types: [{name: a, kind: gpu}]\n", "is 'gpu'; accepted, by PyTorch's names: cuda"},
       {types + "workers: [{name: w, device: gpu}]\n", "workers[0].device is 'gpu'; accepted: cpu"},
       {types + "workers: [{name: w, device: cpu, min_samples: 4, max_samples: 3}]\n",
        "max_samples is '3'; accepted: an integer from 4"},

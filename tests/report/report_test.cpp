@@ -281,7 +281,9 @@ TEST(Report, SaysWhyTheSplitMoved) {
   std::vector<std::string> rows;
   const StepMetrics* before = nullptr;
   for (StepMetrics step : run->metrics.steps) {
-    if (step.step % 7 == 3) step.decision = "stays at what it is";
+    if (step.step % 7 == 3)
+      step.decision =
+          fmt::format("stays at what it is: {} gain too little", fmt::join(run->metrics.steps.back().batch_split, "/"));
     lines += train::to_json(step) + "\n";
   }
   ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", lines));

@@ -132,7 +132,7 @@ Result<RunningServer> start_server(const ServerRequest& request) {
   MOTLEY_ASSIGN(running.metrics, start_metrics(request, *running.service));
   running.address = running.service->address();
   if (running.metrics) running.metrics_url = running.metrics->url();
-  running.description = fmt::format("{} aggregation threads", running.service->cores());
+  running.description = format_count(running.service->cores(), "aggregation thread");
   return running;
 }
 

@@ -42,8 +42,8 @@ void print_server(const app::ServedModel& asked, const app::MeasuredServer& meas
   const double workers = std::floor(limits[0].workers);
   std::printf("%s: %s\n", name.c_str(), describe(asked).c_str());
   std::printf("links: %s\n\n", measured.links.c_str());
-  std::printf("as a dedicated server this machine can serve %.0f workers; what runs out first: %s\n\n", workers,
-              planning::to_string(limits[0].resource));
+  std::printf("as a dedicated server this machine can serve %s; what runs out first: %s\n\n",
+              format_count(std::llround(workers), "worker").c_str(), planning::to_string(limits[0].resource));
   const double twice = 2 * std::max(workers, 1.0);
   std::printf("%-18s %14s %12s %16s %16s\n", "", "available", "enough for", "used by these",
               fmt::format("{:.0f} would need", twice).c_str());

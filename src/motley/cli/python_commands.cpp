@@ -55,10 +55,12 @@ void add_python_command(CLI::App& app, CommandLine& line, const std::string& nam
                         const std::string& usage, const std::string& example) {
   CLI::App* command = app.add_subcommand(name, about);
   command
-      ->footer(fmt::format("It is done by the Python package, whose --help has all flags: in the Python that "
-                           "MOTLEY_PYTHON names, else the\n"
-                           "one that this program was built with, else python3.\n\nExample:\n  {}",
-                           example))
+      ->footer(
+          fmt::format("It is done by the Python package, which tools/build or 'pip install' puts beside this program "
+                      "(docs/reference/python.md):\nin the Python that MOTLEY_PYTHON names, else the one that this "
+                      "program was built with, else python3. That Python\nexplains all flags: python -m motley {} "
+                      "--help\n\nExample:\n  {}",
+                      name, example))
       ->prefix_command();
   set_usage(*command, usage);
   command->set_help_flag();  // which is the package's

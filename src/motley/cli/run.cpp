@@ -112,7 +112,7 @@ int run(int argc, const char* const* argv) {
     std::string text = explain_usage_error(app, problem, {kRenamedFlags, train::kRenamedKeys});
     if (text.starts_with("motley: ")) text.erase(0, text.find(' ') + 1);  // which is said already
     print_help_of_incomplete(app);
-    std::fprintf(stderr, "motley: %s %s (--help lists all flags)\n",
+    std::fprintf(stderr, "motley: %s %s (--help explains the flags)\n",
                  colored("error:", TextColor::kBad, STDERR_FILENO).c_str(), text.c_str());
     return 2;
   }

@@ -97,7 +97,7 @@ Status replay_repeatedly(const ReplayArguments& arguments) {
   std::printf("%s: %d repetitions, means and 95 %% confidence intervals\n", arguments.question.trace.c_str(),
               arguments.repetitions);
   print_columns(rows);
-  std::printf("%s", report::schedule_legend({"worst", "of bound %"}).c_str());
+  std::printf("%s", report::schedule_legend(rows.front()).c_str());
   return {};
 }
 
@@ -360,6 +360,7 @@ void add_schedule(CLI::App& app, CommandLine& line) {
                 "sjf-bco:NODES or gavel:JOBS:JOBS_PER_HOUR"},
                simulated.question.trace)
       ->required();
+  simulate.get_option("--cluster")->default_str("needed; a paper's workload has its own");
   const auto [serve, served] = add_command<app::SchedulerRequest>(
       schedule, line, "serve", "Run a scheduler of live jobs: it places, resizes and explains them",
       "Without Slurm, nodes are parts of this machine: 4x2 is four nodes of two devices each. Examples:\n"

@@ -421,6 +421,9 @@ void add_profile(CLI::App& app, CommandLine& line) {
       "--output vgg16.json",
       run_profile);
   add_job(command, arguments.request.job, "job file (docs/reference/job.md)");
+  for (const char* key : {"--epochs", "--steps", "--elastic", "--plan", "--workers", "--batch-split.mode"}) {
+    command.get_option(key)->group(kOtherKeys);  // of training alone
+  }
 }
 
 void add_plan(CLI::App& app, CommandLine& line) {
@@ -428,10 +431,10 @@ void add_plan(CLI::App& app, CommandLine& line) {
       app, line, "plan", "Choose pipeline stages, device types and counts for a model",
       "Examples:\n"
       "  motley plan --model ctrdnn-16 --cluster examples/rent/cluster.yaml --cost-model heterps --min-throughput "
-      "200000\n"
+      "200000 --output ctrdnn.json\n"
       "  motley plan --model vgg16 --cluster examples/rent/cluster.yaml --compare --html vgg16.html --output "
       "vgg16.json\n"
-      "  motley plan --profile profile.json --what-if cpu.price=0.01..1 --json > what-if.json\n"
+      "  motley plan --profile profile.json --what-if cpu.price=0.01..1 --output plan-here.json\n"
       "  motley plan --profile profile.json --method rl-attention --measure examples/fashion-mnist/job.yaml "
       "--time-limit 5min --output measured.json",
       run_plan);

@@ -35,6 +35,15 @@ const std::vector<std::pair<std::string, Delay::Kind>>& delay_kinds() {
   return kinds;
 }
 
+// "gpu" is as near to "cpu" as a slip of the finger.
+DeviceKind read_kind(const StrictYaml& section) {
+  if (section.text("kind", "") != "gpu") return section.choose_from<DeviceKind>("kind", device_kinds());
+  section.refuse("kind",
+                 "is 'gpu'; accepted, by PyTorch's names: cuda (NVIDIA's and AMD's), xpu (Intel's), mps "
+                 "(Apple's), or cpu");
+  return DeviceKind::kCuda;
+}
+
 // A name that can stand in logs and file names; refused if it is in `taken`, else put there.
 std::string read_name(const StrictYaml& section, std::set<std::string>& taken) {
   std::string name = section.text("name");
@@ -212,7 +221,7 @@ Result<Cluster> parse_cluster(std::string_view text, const std::string& name) {
   std::map<std::string, std::int64_t> left;  // devices of a type that no node has claimed yet
   for (const StrictYaml& section : file.list("device_types", {.min_size = 1, .max_size = 1000})) {
     DeviceType type{.name = read_name(section, types),
-                    .kind = section.choose_from<DeviceKind>("kind", device_kinds()),
+                    .kind = read_kind(section),
                     .count = section.integer("count", {.min = 0, .max = 1'000'000, .fallback = 1}),
                     .memory_bytes = section.bytes("memory", {.min = 0, .fallback = 0}),
                     .price_per_hour = section.number("price_per_hour", {.min = 0, .fallback = 0})};

@@ -87,9 +87,7 @@ std::string time_parts(const TypicalStep& step) {
 }
 
 std::string first_line(const Run& run, const Figures& figures) {
-  std::string text = fmt::format("done in {}: {}", format_seconds(run_seconds(run)), describe_length(run, figures));
-  if (const auto samples = figures.samples_per_second()) text += fmt::format(", {} samples/s", format_number(*samples));
-  return text + "\n";
+  return fmt::format("done in {}: {}\n", format_seconds(run_seconds(run)), describe_length(run, figures));
 }
 
 // The worker that waits most of all steps, and what that is of a typical one, which has no stall.
@@ -118,8 +116,10 @@ Result<std::string> closing_text(const std::filesystem::path& folder) {
   for (const SummaryFigure& figure : kQuality) text += figure_line(run, figure);
   if (const auto& step = figures.basis()) {
     const char* whose = run.file.workers.size() > 1 ? " (mean of the workers)" : "";
+    const auto samples = figures.samples_per_second();
+    const std::string rate = samples ? fmt::format(", {} samples/s", format_number(*samples)) : "";
     text += closing_line("a typical step",
-                         fmt::format("{}: {}{}", format_seconds(step->seconds), time_parts(*step), whose));
+                         fmt::format("{}{}: {}{}", format_seconds(step->seconds), rate, time_parts(*step), whose));
   }
   text += prediction_line(run, figures) + figure_line(run, kSpeedUp, " over the equal split") + wait_line(run, figures);
   const auto audit = std::ranges::find(run.summary, "samples_not_used_exactly_once", &BenchRow::metric);

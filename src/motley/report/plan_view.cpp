@@ -169,9 +169,27 @@ Rows stage_rows(const FoundPlan& view) {
   return rows;
 }
 
-// What such a line is about.
-constexpr const char* kPlannedAnew =
-    "each is planned anew, and may be on other types and other numbers of devices than this plan";
+// What such lines are about, and which types are left out.
+std::string about_marginals(const FoundPlan& view) {
+  std::vector<std::string> left_out;
+  for (int type = 0; type < view.problem.type_count(); ++type) {
+    const bool is_there = std::ranges::find(view.marginals, type, &planning::Marginal::type) != view.marginals.end();
+    if (view.evaluation.used[planning::index(type)] > 0 && !is_there) left_out.push_back(view.problem.type(type).name);
+  }
+  return "each is planned anew, and may be on other types and other numbers of devices than this plan" +
+         (left_out.empty() ? "" : fmt::format("; no time was left for {}", fmt::join(left_out, ", ")));
+}
+
+// " on 7 × t4, 1 × cpu"; nothing of stages that mix types, whose devices the evaluation does not have.
+std::string devices_of(const Evaluation& evaluation, const FoundPlan& view) {
+  if (view.is_mixed) return "";
+  std::vector<std::string> devices;
+  for (int type = 0; type < view.problem.type_count(); ++type) {
+    const std::int64_t used = evaluation.used[planning::index(type)];
+    if (used > 0) devices.push_back(fmt::format("{} × {}", used, view.problem.type(type).name));
+  }
+  return fmt::format(" on {}", fmt::join(devices, ", "));
+}
 
 Rows marginal_rows(const FoundPlan& view) {
   Rows rows = {{"device type", "used", "of", "with one more", "with one fewer"}};
@@ -179,7 +197,8 @@ Rows marginal_rows(const FoundPlan& view) {
     const planning::Type& type = view.problem.types[static_cast<std::size_t>(marginal.type)];
     const auto cell = [&](const planning::Marginal::Change& change) {
       if (!change.best) return std::string(change.is_proved ? "no plan" : "not found in time");
-      return format_against(*change.best, view) + (change.is_proved ? "" : ", not proved");
+      return format_against(*change.best, view) + devices_of(*change.best, view) +
+             (change.is_proved ? "" : ", not proved");
     };
     rows.push_back({type.name, fmt::format("{}", marginal.used), fmt::format("{}", type.count), cell(marginal.one_more),
                     cell(marginal.one_fewer)});
@@ -228,8 +247,11 @@ std::string describe_uncertainty(const FoundPlan& view) {
   const auto most = std::ranges::max_element(better);
   if (most == better.end()) return text;
   return text + (*most < 0.05 ? "; no alternative is better in more than 5 % of the draws"
-                              : fmt::format("; alternative {} is the better plan in {} of the draws",
-                                            most - better.begin() + 1, format_percent(*most, 0)));
+                              : fmt::format("; alternative {} is the better plan in {} of the draws{}",
+                                            most - better.begin() + 1, format_percent(*most, 0),
+                                            *most > 0.5 ? ": the optimum is that of the medians, from which the "
+                                                          "measured times are far; profile again on a quiet machine"
+                                                        : ""));
 }
 
 Rows method_rows(const FoundPlan& view) {
@@ -396,7 +418,7 @@ std::string plan_text(const FoundPlan& view) {
     }
   }
   if (!view.marginals.empty()) {
-    text += fmt::format("\n{}{}\n", text_columns(marginal_rows(view)), kPlannedAnew);
+    text += fmt::format("\n{}{}\n", text_columns(marginal_rows(view)), about_marginals(view));
   }
   for (const auto& [question, regimes] : view.what_ifs) {
     text += fmt::format("\nwhat if {}:\n", question.text) + text_columns(regime_rows(view, regimes));
@@ -463,8 +485,8 @@ std::string plan_page(const FoundPlan& view) {
       card("The pipeline", "Bars are to one scale: the longest is what the pipeline waits for.", drawing(view), true) +
       predicted_step(view) + card("Stages", "", text_table(stage_rows(view), {3, 4, 5, 6, 7, 8}), true);
   if (!view.marginals.empty()) {
-    page.cards_html +=
-        card("One device more, one fewer", escape(kPlannedAnew), text_table(marginal_rows(view), {1, 2}), true);
+    page.cards_html += card("One device more, one fewer", escape(about_marginals(view)),
+                            text_table(marginal_rows(view), {1, 2}), true);
   }
   if (!view.methods.empty()) {
     page.cards_html += card("Methods compared", "The gap is to the best bound that any method proved.",

@@ -37,7 +37,7 @@ std::vector<std::string> facts(const Run& run, const Figures& figures) {
                                 format_count(plan.micro_batches, "micro-batch", "es"), to_string(plan.schedule)));
   }
   if (!run.file.gradient_sync.empty() && run.file.workers.size() > 1)
-    facts.push_back("gradient synchronisation: " + run.file.gradient_sync);
+    facts.push_back("gradients by " + run.file.gradient_sync);
   if (!run.metrics.steps.empty()) {
     facts.push_back(describe_length(run, figures));
     const std::size_t attempts = run.file.attempts.size();
@@ -267,7 +267,8 @@ std::string timeline(const Run& run, const Figures& figures) {
       {"wait", "wait for others"}};
   struct Window {
     std::string heading;
-    std::optional<std::int64_t> step = {};
+    std::optional<std::int64_t> step = {};  // of those recorded, the one that takes nearest to a typical one's time
+    double off = 1e300;
     double begin = 1e300, end = 0;
     std::vector<const TraceSpan*> spans = {};
   };
@@ -275,7 +276,14 @@ std::string timeline(const Run& run, const Figures& figures) {
   std::set<std::int64_t> recorded;
   for (const TraceSpan& span : run.trace) recorded.insert(span.step);
   for (const StepMetrics& step : run.metrics.steps) {
-    if (recorded.contains(step.step)) (step.baseline || step.mode == "equal" ? equal : own).step = step.step;
+    if (!recorded.contains(step.step)) continue;
+    const bool is_equal = step.baseline || step.mode == "equal";
+    const std::optional<TypicalStep>& typical = is_equal ? figures.equal : figures.balanced;
+    Window& window = is_equal ? equal : own;
+    const double off = typical ? std::abs(step.step_seconds - typical->seconds) : 0;
+    if (off > window.off) continue;
+    window.off = off;
+    window.step = step.step;
   }
   double extent = 0;
   std::set<std::string> shown;
@@ -334,17 +342,30 @@ std::string log_card(const char* title, Rows rows, std::size_t count, bool wide)
               fmt::format("<div class=\"log\" tabindex=\"0\">{}</div>\n", text_table(std::move(rows), {0})), wide);
 }
 
-// Why the split became that of step `to`: of the decisions since the move before, the one that names it, or the last.
+// Of the workers whose share became one or none, where nobody decided anything.
+std::string describe_change_of_workers(const StepMetrics& before, const StepMetrics& after) {
+  std::vector<std::string> changes;
+  for (std::size_t i = 0; i < std::min(before.batch_split.size(), after.batch_split.size()); ++i) {
+    const bool was_there = before.batch_split[i] > 0, is_there = after.batch_split[i] > 0;
+    if (was_there != is_there) changes.push_back(fmt::format("worker {} {}", i, is_there ? "joined" : "was gone"));
+  }
+  return fmt::format("{}", fmt::join(changes, ", "));
+}
+
+// Why the split became that of step `to`: of the decisions since the move before, the last that names it and is none to
+// stay, or else the last.
 std::string reason(const std::vector<const StepMetrics*>& steps, std::size_t from, std::size_t to) {
   const std::string split = fmt::format("{}", fmt::join(steps[to]->batch_split, "/"));
-  std::string text;
+  std::string last, naming;
   for (std::size_t i = from; i <= to; ++i) {
     const auto& decision = steps[i]->decision;
     if (!decision) continue;
-    text = *decision;
-    if (text.find(split) != std::string::npos) break;
+    last = *decision;
+    if (last.find(split) != std::string::npos && !last.starts_with("stays")) naming = last;
   }
-  return text;
+  if (!naming.empty()) return naming;
+  const std::string changes = describe_change_of_workers(*steps[to - 1], *steps[to]);
+  return changes.empty() ? last : changes;
 }
 
 // A row for each change of the split; a decision to keep it is none.

@@ -40,6 +40,9 @@ enum class Better { kMore, kLess, kNeither };
 
 // Of headings that do not say it themselves.
 constexpr std::pair<const char*, const char*> kMeanings[] = {
+    {"mean h", "hours from a job's arrival to its end"},
+    {"p99 h", "the hours within which 99 of 100 jobs are done"},
+    {"makespan h", "hours from the first arrival to the last end"},
     {"busy %", "of the devices' time, how much jobs had"},
     {"utility", "the sum of the jobs' own utilities, of the iterations that they have done"},
     {"unfair %", "of the jobs, how many took longer than with an equal part of the cluster of their own"},

@@ -91,7 +91,7 @@ Result<BatchSplitter> BatchSplitter::create(BatchSplitOptions options) {
     }
     if (options.proportions.size() != workers || !(total > 0)) {
       return fail(ErrorCode::kInvalidInput,
-                  "shares: {} proportions that add up to {} for {} workers; one a worker, not all zero, is wanted",
+                  "batch_split: {} proportions that add up to {} for {} workers; accepted: one a worker, not all zero",
                   options.proportions.size(), total, workers);
     }
   }

@@ -328,7 +328,7 @@ std::string explain_impossible(const Problem& problem, const Objective& objectiv
                        most.proved ? "" : ", and none is above " + format_figure(1 / most.bound), layer);
   }
   std::string text =
-      fmt::format("no plan has {}; without these limits, the most is {} samples/s at {}, {} in all",
+      fmt::format("no plan meets {}; without these limits, the most is {} samples/s at {}, {} in all",
                   describe(objective), format_figure(best.throughput), describe_price(best), format_figure(best.cost));
   if (least.best) {
     const Evaluation& cheap = least.evaluation;

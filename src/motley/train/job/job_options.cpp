@@ -193,10 +193,11 @@ const OptionTable<LrSchedulerSpec> kLrSchedulerOptions = {
 };
 
 const OptionTable<BatchSplitSpec> kBatchSplitOptions = {
-    {choice("mode",
-            "how a step's samples are split among the workers: dynamic follows measured speed (and takes from a work "
-            "queue under random delays)",
-            {"dynamic", "equal", "fixed", "replay", "work-queue"}, {{"pull", "work-queue"}}),
+    {common(choice(
+         "mode",
+         "how a step's samples are split among the workers: dynamic follows measured speed (and takes from a work "
+         "queue under random delays)",
+         {"dynamic", "equal", "fixed", "replay", "work-queue"}, {{"pull", "work-queue"}})),
      &BatchSplitSpec::mode},
     {{"fixed", kIntegers, "fixed: samples of each worker in a full batch", 0}, &BatchSplitSpec::fixed},
     {{"replay", kPath, "replay: run folder whose recorded splits are used again"}, &BatchSplitSpec::replay},
