@@ -31,9 +31,9 @@ from typing import Any
 
 from . import _motley
 from ._arguments import CommandParser, log_level
+from ._run_directory import STARVED
 
 _STARTED = 120.0  # seconds until every rank has imported PyTorch
-_STARVED = 0.2  # of a rank's time, in which it wanted a processor and had none: more is said (moments are made up for)
 _GRACE = 10.0  # seconds that ranks have to end once one has failed
 _PATIENCE = 2.0  # and, once interrupted, before they are told again, and then ended
 _log = logging.getLogger("motley")
@@ -339,9 +339,9 @@ def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> str:
     _end(ranks)
     elapsed = time.monotonic() - began
     for number, seconds in enumerate(waited):
-        if elapsed > 1 and seconds > _STARVED * elapsed:
+        if elapsed > 1 and seconds > STARVED * elapsed:
             return (f"rank {number} wanted a processor and had none for {100 * seconds / elapsed:.0f} % of the time "
-                    f"({100 * _STARVED:.0f} % is accepted): this machine was busy otherwise, and the speeds were not those asked for")
+                    f"({100 * STARVED:.0f} % is accepted): this machine was busy otherwise, and the speeds were not those asked for")
     return ""
 
 

@@ -23,6 +23,8 @@ from ._ranks import describe
 # What may be in the folder of a run that begins: what runs leave, and what frameworks write beside it.
 _OF_A_RUN = ("run.json*", "metrics.jsonl", "report.html", "checkpoint*", "tensorboard", "events.out.tfevents.*", "logs", ".*")
 
+STARVED = 0.2  # of a rank's time, in which it wanted a processor and had none: more is said (moments are made up for)
+
 Worker = dict[str, Any]  # name, device, emulated
 
 
@@ -72,6 +74,7 @@ class RunDirectory:
                              "accepted") from problem
         if resumed_at is not None:
             self._write({"step": resumed_at, "event": "resumed", "text": f"goes on at step {resumed_at}"})
+        self._began, self._starved = time.monotonic(), _motley.seconds_without_processor(os.getpid())
         atexit.register(self._end)
 
     def write_step(self, step: int, epoch: int, mode: str, split: list[int], measured: list[list[float]], reason: str) -> None:
@@ -114,6 +117,13 @@ class RunDirectory:
             aside.unlink(missing_ok=True)
             raise
 
+    def _note_starvation(self) -> None:
+        """Beside an emulated speed: whether this process waited for a processor, so that the speed was another one."""
+        own = self._run["workers"][0]
+        share = (_motley.seconds_without_processor(os.getpid()) - self._starved) / max(time.monotonic() - self._began, 1e-9)
+        if own.get("emulated") and share > STARVED:
+            own["emulated"] += f"; in {100 * share:.0f} % of the time it wanted a processor and had none, as this machine was busy"
+
     def _end(self) -> None:
         self._metrics.close()
         error = getattr(sys, "last_value", None)  # what the interpreter has just printed
@@ -122,6 +132,7 @@ class RunDirectory:
             self._run |= {"exit": "interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
                           "error": f"{type(error).__name__}: {error}"}
         self._run["attempts"][-1]["exit"] = self._run["exit"]
+        self._note_starvation()
         try:
             self._write_run()
             _motley.write_report(str(self._folder))

@@ -204,7 +204,8 @@ class ExportRefusals(unittest.TestCase):
         self.refuse(["model.py:net", "--input", "12", "--arguments", '{"hidden": 3}'], "is an instance and takes none")
         self.refuse(["model.py:Net", "--input", "12", "--output", "net.pt"], "must end in .pt2")
         self.refuse(["model.py:Net", "--input", "12", "--output", "/proc/net.pt2"], "--output: '/proc/net.pt2' cannot be written")
-        self.refuse(["model.py:Branches", "--input", "12"], "torch.export cannot record the module", "if x.sum() > 0 else super().forward(-x)")
+        self.refuse(["model.py:Branches", "--input", "12"],
+                    "torch.export cannot record the module", "if x.sum() > 0 else super().forward(-x)")
         self.refuse(["model.py:Evaluates", "--input", "12"], "computes something else in evaluation")
 
     def test_inputs_and_arguments_of_any_number(self):

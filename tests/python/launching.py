@@ -80,7 +80,7 @@ class Launching(unittest.TestCase):
         script = self.folder / "script.py"
         script.write_text("import time\ntime.sleep(1.5)\n")
         words = ["--emulated-speeds", "1,0.5", str(script)]
-        with unittest.mock.patch.object(_launch, "_STARVED", -1):
+        with unittest.mock.patch.object(_launch, "STARVED", -1):
             with self.assertLogs("motley", "WARNING") as said:
                 self.assertEqual(_launch.main(words), 0)
             self.assertRegex(said.output[0], "warning: rank 0 wanted a processor .* busy otherwise.* What was computed is right")

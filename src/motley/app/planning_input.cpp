@@ -126,6 +126,16 @@ Result<model::Profile> read_any_profile(const PlanningInput& input, const cluste
   return profile;
 }
 
+// This machine has a CPU device for each so many of its cores as the profile was measured with.
+void divide_cores(const model::Profile& profile, cluster::Cluster& cluster) {
+  for (cluster::DeviceType& type : cluster.device_types) {
+    const model::DeviceProfile* const measured = profile.device(type.name);
+    if (type.kind != cluster::DeviceKind::kCpu || measured == nullptr || measured->threads == 0) continue;
+    type.count = std::max<std::int64_t>(1, cluster::detect_machine().cores / measured->threads);
+    type.memory_bytes /= static_cast<double>(type.count);
+  }
+}
+
 }  // namespace
 
 Result<PlanningData> planning_data(const PlanningInput& input) {
@@ -140,6 +150,7 @@ Result<PlanningData> planning_data(const PlanningInput& input) {
                         : read_document(input.documents, input.cluster, cluster::parse_cluster, cluster::read_cluster));
   if (!input.profile.empty()) {
     MOTLEY_ASSIGN(data.profile, read_any_profile(input, data.cluster));
+    if (is_here) divide_cores(data.profile, data.cluster);
   } else {
     MOTLEY_ASSIGN(const model::Graph graph, model::table(input.model));
     const std::string file = is_here ? "this machine (see --cluster)" : input.cluster;

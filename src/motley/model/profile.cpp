@@ -114,6 +114,7 @@ static void fields(Archive& archive, DeviceProfile& device) {
   archive.required("origin", device.origin,
                    "Measured here; fitted to measurements; scaled by the stated rule; published elsewhere.");
   archive.required("rule", device.rule, "How it was measured, or scaled and from what: one sentence.");
+  archive.optional("threads", device.threads, "Of a CPU that it was measured with. 0: not known.");
   archive.required("compute_fraction", device.compute_fraction,
                    {NumberIs::kFraction, "alpha: the share of computation that several devices divide."});
   archive.required("communication_fraction", device.communication_fraction,

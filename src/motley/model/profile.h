@@ -74,7 +74,8 @@ struct Noise {
 struct DeviceProfile {
   std::string type;  // a device type's name, as in cluster.yaml
   Origin origin = Origin::kMeasured;
-  std::string rule;  // how it was measured, or scaled and from what: one sentence
+  std::string rule;          // how it was measured, or scaled and from what: one sentence
+  std::int64_t threads = 0;  // of a CPU that it was measured with; 0: not known
   double compute_fraction =
       1;  // alpha of Eq. (1) of docs/explanation/cost-models.md: the share of computation that k devices divide
   double communication_fraction = 1;  // beta of Eq. (2)

@@ -181,7 +181,7 @@ std::string about_marginals(const FoundPlan& view) {
 }
 
 // " on 7 × t4, 1 × cpu"; nothing of stages that mix types, whose devices the evaluation does not have.
-std::string devices_of(const Evaluation& evaluation, const FoundPlan& view) {
+std::string list_devices(const Evaluation& evaluation, const FoundPlan& view) {
   if (view.is_mixed) return "";
   std::vector<std::string> devices;
   for (int type = 0; type < view.problem.type_count(); ++type) {
@@ -197,7 +197,7 @@ Rows marginal_rows(const FoundPlan& view) {
     const planning::Type& type = view.problem.types[static_cast<std::size_t>(marginal.type)];
     const auto cell = [&](const planning::Marginal::Change& change) {
       if (!change.best) return std::string(change.is_proved ? "no plan" : "not found in time");
-      return format_against(*change.best, view) + devices_of(*change.best, view) +
+      return format_against(*change.best, view) + list_devices(*change.best, view) +
              (change.is_proved ? "" : ", not proved");
     };
     rows.push_back({type.name, fmt::format("{}", marginal.used), fmt::format("{}", type.count), cell(marginal.one_more),

@@ -42,6 +42,15 @@ TEST(TypicalSteps, BaselineStepsAreApartAndSoAreThoseOfOtherWorkers) {
   EXPECT_FALSE(steps.is_planned);
 }
 
+TEST(TypicalSteps, HaveTheCommonestSplitWhereThatIsCommon) {
+  Metrics run = make_run(1, 60);
+  for (StepMetrics& step : run.steps)
+    step.batch_split = step.step <= 45 ? std::vector<std::int64_t>{8, 8} : std::vector<std::int64_t>{12, 4};
+  EXPECT_EQ(choose_typical_steps(run, 2).own.size(), 25u) << "of the 40 settled ones";
+  for (StepMetrics& step : run.steps) step.batch_split = {step.step % 9, 16 - step.step % 9};
+  EXPECT_EQ(choose_typical_steps(run, 2).own.size(), 40u);
+}
+
 TEST(TypicalSteps, OfARunThatMovedThoseByItsLastPlan) {
   Metrics run = make_run(1, 60);
   for (StepMetrics& step : run.steps) {

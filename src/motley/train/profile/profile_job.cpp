@@ -243,6 +243,7 @@ class JobProfiler {
 
     model::DeviceProfile here;
     here.origin = model::Origin::kMeasured;
+    here.threads = source.threads;
     here.layers = std::move(times.layers);
     const std::string name = has_gpu ? machine_.gpus.front().name : device.is_cpu() ? machine_.processor : device.str();
     here.rule = fmt::format("medians of {} whole passes at batches of {} with {} on {}", times.rounds,

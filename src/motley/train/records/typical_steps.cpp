@@ -1,11 +1,23 @@
 #include "motley/train/records/typical_steps.h"
 
 #include <algorithm>
+#include <map>
 
 namespace motley::train {
 namespace {
 
 constexpr std::size_t kEnoughSettled = 5;
+constexpr std::size_t kEnoughAlike = 4;  // one in so many
+
+// Those with the split that most of them have, where these are enough: the mean of several splits is none that was.
+std::vector<const StepMetrics*> with_commonest_split(const std::vector<const StepMetrics*>& steps) {
+  std::map<std::vector<std::int64_t>, std::vector<const StepMetrics*>> by_split;
+  for (const StepMetrics* step : steps) by_split[step->batch_split].push_back(step);
+  const auto most = std::ranges::max_element(by_split, {}, [](const auto& one) { return one.second.size(); });
+  const bool is_enough = most != by_split.end() && most->second.size() >= kEnoughSettled &&
+                         most->second.size() * kEnoughAlike >= steps.size();
+  return is_enough ? most->second : steps;
+}
 
 }  // namespace
 
@@ -30,7 +42,7 @@ TypicalSteps choose_typical_steps(const Metrics& metrics, std::size_t workers) {
   std::ranges::copy_if(chosen.own, std::back_inserter(settled),
                        [&](const StepMetrics* step) { return step->step >= settled_from; });
   chosen.is_settled = settled.size() >= kEnoughSettled;
-  if (chosen.is_settled) chosen.own = std::move(settled);
+  if (chosen.is_settled) chosen.own = with_commonest_split(settled);
   return chosen;
 }
 

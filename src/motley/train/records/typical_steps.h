@@ -14,7 +14,8 @@ inline constexpr std::int64_t kSettlingSteps = 20;
 
 // They point into the metrics that they were chosen from.
 struct TypicalSteps {
-  // With the run's own split; of a run that has moved to another plan, those by its last one.
+  // With the run's own split, the commonest one where it moved; of a run that has moved to another plan, those by its
+  // last one.
   std::vector<const StepMetrics*> own;
   std::vector<const StepMetrics*> equal;  // baseline steps, or all steps of a run that splits equally
   bool is_planned = false;                // workers compute the layers that a plan gives them
