@@ -18,6 +18,7 @@
 #include "motley/train/job/job_data.h"
 #include "motley/train/loop/progress.h"
 #include "motley/train/profile/brief_run.h"
+#include "motley/train/profile/choose_devices.h"
 #include "motley/train/worker/job_parts.h"
 
 namespace motley::train {
@@ -83,11 +84,6 @@ struct Source {
   std::int64_t threads = 1;
 };
 
-bool is_here(DeviceKind kind) {
-  const auto accelerator = nn::find_accelerator();
-  return accelerator && c10::DeviceTypeName(*accelerator, /*lower_case=*/true) == cluster::to_string(kind);
-}
-
 // The types that are not scaled by a rule of the user's.
 Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scaling>& scalings) {
   const auto is_scaled = [&](const std::string& type) {
@@ -97,9 +93,10 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
   if (job.execution.cluster.empty()) {
     sources.push_back({"cpu", DeviceKind::kCpu, std::nullopt, job.execution.threads});
     if (job.execution.device.starts_with("emulated")) MOTLEY_TRY(nn::parse_device(job.execution.device));
-    for (const DeviceKind kind : {DeviceKind::kCuda, DeviceKind::kXpu, DeviceKind::kMps, DeviceKind::kEmulated}) {
-      if (!is_here(kind)) continue;
-      sources.push_back({cluster::to_string(kind), kind, std::nullopt, job.execution.threads});
+    MOTLEY_ASSIGN(const auto accelerators, find_accelerators());
+    if (accelerators) {
+      sources.push_back(
+          {cluster::to_string(accelerators->kind), accelerators->kind, std::nullopt, job.execution.threads});
     }
     std::erase_if(sources, [&](const Source& source) { return is_scaled(source.type); });
     return sources;
