@@ -13,6 +13,7 @@
 #include "motley/cluster/machine.h"
 #include "motley/net/link_speed.h"
 #include "motley/nn/ctr_models.h"
+#include "motley/nn/device_speed.h"
 #include "motley/nn/model_graph.h"
 #include "motley/nn/profiler.h"
 #include "motley/train/job/job_data.h"
@@ -247,6 +248,10 @@ class JobProfiler {
     if (times.batches.size() < options_.batches.size()) {
       here.rule += "; larger ones did not fit into the time or the memory";
     }
+    MOTLEY_ASSIGN(const nn::DeviceSpeed speed, nn::measure_device(device.str()));
+    here.rule +=
+        fmt::format("; {} of memory, read and written at {:.3g} GB/s, and matrices multiplied at {:.3g} GFLOP/s",
+                    format_bytes(memory), speed.memory_bytes_per_second / 1e9, speed.flops_per_second / 1e9);
     MOTLEY_TRY(measure_whole_steps(source, times, seconds * (1 - kLayerShare), here));
     const ProcessorLoad load = watch.load().value_or(ProcessorLoad());
     here.noise = {.pass_spread = times.pass_spread,
