@@ -176,9 +176,10 @@ def count_in_jobs(folder, runs, every):
     return found
 
 
-def count_in_group(folder, runs):
+def count_in_group(folder, runs, every):
     """The same of a process group's places, by its ranks themselves."""
-    command = [sys.executable, pathlib.Path(__file__).with_name("accelerator_job.py"), "--meeting", folder.path / "meeting", "--runs", runs]
+    command = [sys.executable, pathlib.Path(__file__).with_name("accelerator_job.py"), "--meeting", folder.path / "meeting", "--runs", runs,
+               "--every", every]
     environment = os.environ | {"MOTLEY_EMULATED": DEVICES, "PYTHONWARNINGS": "ignore"}
     ranks = [subprocess.Popen([str(word) for word in (*command, "--rank", rank)], env=environment, text=True,
                               stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL) for rank in range(2)]
@@ -195,8 +196,8 @@ def count_in_group(folder, runs):
 
 def mutants(folder, quick):
     """Every wait, event and pin of ours left out, one at a time."""
-    runs = 1 if quick else RUNS
-    jobs, group = count_in_jobs(folder, runs, 6 if quick else 1), count_in_group(folder, runs)
+    runs, every = (1, 6) if quick else (RUNS, 1)
+    jobs, group = count_in_jobs(folder, runs, every), count_in_group(folder, runs, every)
     missed = [f"{place} of {of}" for of, found in (("jobs", jobs), ("a process group", group))
               for place, times in found.items() if times < runs]
     kinds = sorted({place.split(":")[0] for place in (*jobs, *group)})
@@ -231,7 +232,7 @@ def mixed(folder, quick):
     pace = SPEEDUP * each
     fixed = max(0, first - few * each)
     optimum, split = solve_split([(0, pace)] * 2 + [(fixed, each)] * 2, SAMPLES)
-    steps = 30 if quick else 80
+    steps = 20 if quick else 80
     folder.result("mixed", "wide", "--cluster", folder.cluster(["cpu", "cpu", "emulated", "emulated"], {"cpu": f"{pace} s"}),
                   "--global-batch-size", SAMPLES, "--steps", steps, **options)
     lines = folder.steps("mixed")[-steps // 2:]

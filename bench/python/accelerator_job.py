@@ -1,7 +1,8 @@
 """Two ranks, of which the first computes on an emulated accelerator: collectives of all kinds and steps of training, once as they are,
-and then with each of our own waits, events and pins left out. Rank 0 prints, by place, in how many runs that was found.
+and then with each of our own waits, events and pins left out, or every so manieth. Rank 0 prints, by place, in how many runs that was
+found.
 
-    accelerator_job.py --rank RANK --meeting FILE --runs N
+    accelerator_job.py --rank RANK --meeting FILE --runs N --every N
 """
 import json
 import time
@@ -97,7 +98,7 @@ def look_without(places, runs, device):
 
 
 def main():
-    flags = read_flags(__doc__, rank={"type": int}, meeting={}, runs={"type": int})
+    flags = read_flags(__doc__, rank={"type": int}, meeting={}, runs={"type": int}, every={"type": int})
     torch.set_num_threads(1)
     dist.init_process_group("motley", init_method=f"file://{flags.meeting}", rank=flags.rank, world_size=2)
     device, times = torch.device("emulated" if flags.rank == 0 else "cpu"), torch.zeros(1, dtype=torch.int64)
@@ -105,7 +106,7 @@ def main():
         _motley.note_emulated_places(True)
         if found := look(device):
             raise SystemExit(f"accelerator: nothing is left out, and this is found: {found}")
-        places = _motley.emulated_places()
+        places = _motley.emulated_places()[::flags.every]
         _motley.note_emulated_places(False)
         times.fill_(len(places) * flags.runs)
         dist.broadcast(times, 0)
