@@ -172,7 +172,7 @@ def count_in_jobs(folder, runs, every):
             for workload in by_place[place]:
                 if found[place] < runs:
                     found[place] = max(found[place], sum(pool.map(functools.partial(workload.finds, place), range(runs))))
-            say(f"accelerator: without {place} {found[place]} of {runs} runs of {workload.name} were ended")
+            say(f"accelerator: without {place} {found[place]} of {runs} runs were ended")
     return found
 
 
