@@ -196,7 +196,7 @@ def count_in_group(folder, runs, every):
 
 def mutants(folder, quick):
     """Every wait, event and pin of ours left out, one at a time."""
-    runs, every = (1, 6) if quick else (RUNS, 1)
+    runs, every = (1, 9) if quick else (RUNS, 1)
     jobs, group = count_in_jobs(folder, runs, every), count_in_group(folder, runs, every)
     missed = [f"{place} of {of}" for of, found in (("jobs", jobs), ("a process group", group))
               for place, times in found.items() if times < runs]
@@ -232,7 +232,7 @@ def mixed(folder, quick):
     pace = SPEEDUP * each
     fixed = max(0, first - few * each)
     optimum, split = solve_split([(0, pace)] * 2 + [(fixed, each)] * 2, SAMPLES)
-    steps = 20 if quick else 80
+    steps = 16 if quick else 80
     folder.result("mixed", "wide", "--cluster", folder.cluster(["cpu", "cpu", "emulated", "emulated"], {"cpu": f"{pace} s"}),
                   "--global-batch-size", SAMPLES, "--steps", steps, **options)
     lines = folder.steps("mixed")[-steps // 2:]
