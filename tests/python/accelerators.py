@@ -71,6 +71,38 @@ def collectives():
     return wrong
 
 
+def broadcast_into_what_is_computed():
+    """What is found, and whether the values are those of the root, on a CPU."""
+    size, wrong = 100_000, []
+    with motley.emulated.violations() as found:
+        for _ in range(3):
+            tensor = torch.zeros(size, device=my_device()) * 2
+            if dist.get_rank() == 1:
+                tensor.fill_(7)
+            dist.broadcast(tensor, 1)
+            wrong.append(not torch.equal(tensor.cpu(), torch.full((size,), 7.0)))
+    return found, any(wrong)
+
+
+def give_up_early():
+    """What is found of an operation of an aborted group, whose input the device has yet to compute."""
+    group = dist.new_group(backend="motley")
+    with motley.emulated.violations() as found:
+        if dist.get_rank() == 0:
+            later = torch.eye(768, device=my_device())
+            for _ in range(20):
+                later = later @ later
+            group.abort()
+            try:
+                dist.all_reduce(later, group=group)
+                found.append("it was not given up")
+            except dist.DistBackendError:
+                pass
+            del later
+        dist.destroy_process_group(group)
+    return found
+
+
 def overlap_many():
     """Many under way at once, some of whose tensors are still to be computed and some on the CPU: which gave something else."""
     rank, count, device, works, wrong = dist.get_rank(), dist.get_world_size(), my_device(), [], []
@@ -120,6 +152,14 @@ class WithCpus(RanksTest):
 
     def test_many_at_once(self):
         self.assertEqual(self.on_ranks(overlap_many), [[]] * 3)
+
+    @unittest.skipUnless(motley.emulated.is_enabled(), "the accelerator is no emulated one")
+    def test_a_result_comes_after_what_its_tensor_was_used_for(self):
+        self.assertEqual(self.on_ranks(broadcast_into_what_is_computed), [([], False)] * 3)
+
+    @unittest.skipUnless(motley.emulated.is_enabled(), "the accelerator is no emulated one")
+    def test_what_is_given_up_leaves_memory_to_copies_that_are_under_way(self):
+        self.assertEqual(self.on_ranks(give_up_early), [[]] * 3)
 
     def test_training_gives_what_one_process_gives(self):
         for batch_split in ([6, 1, 1], "dynamic"):

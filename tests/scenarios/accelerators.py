@@ -2,7 +2,9 @@
 to wait for ends them."""
 
 import json
+import os
 import subprocess
+import unittest
 
 from harness import BINARY, relative_difference
 from planned import NETWORK, PlannedJobs
@@ -73,6 +75,30 @@ class Accelerators(PlannedJobs):
             place = next(place for place in places if place.startswith(f"{order}:"))
             output = self.train(f"without-{order}", *flags, expect=1, environment={"MOTLEY_EMULATED": f"{options},omit={place}"})
             self.assertIn("emulated accelerator:", output)
+
+    def workers(self, run):
+        return [worker["device"] for worker in json.loads((self.folder / run / "run.json").read_text())["workers"]]
+
+    def test_a_job_that_names_no_devices_takes_all_accelerators(self):
+        output = self.train("run", "--steps", 4, environment=DEVICES)
+        self.assertIn("devices: 2 emulated accelerators without the CPUs: ", output)
+        self.assertEqual(self.workers("run"), ["emulated", "emulated"])
+        self.train("run", "--steps", 8, "--resume", environment=DEVICES)
+        self.assertEqual(self.workers("run"), ["emulated", "emulated"])
+        self.train("one", "--steps", 4, "--workers", 1, environment=DEVICES)
+        self.assertEqual(self.workers("one"), ["emulated"])
+        self.assertNotIn("devices:", self.train("cpu", "--steps", 4))
+        self.assertEqual(self.workers("cpu"), ["cpu"])
+
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "needs two cores")
+    def test_cpus_join_accelerators_where_that_makes_steps_shorter(self):
+        # The time of one goes with its samples; the other takes its time for any number of them.
+        for name, slow, joined in (("by-samples", "flops=5e6", ["cpu"]), ("by-step", "kernel_overhead=500us", [])):
+            with self.subTest(name):
+                output = self.train(name, "--steps", 210, environment={"MOTLEY_EMULATED": f"devices=1,memory=256MB,{slow}"})
+                how = "with" if joined else "without"
+                self.assertRegex(output, rf"devices: 1 emulated accelerator {how} the CPUs \(\d+ threads?\): steps took")
+                self.assertEqual(self.workers(name), ["emulated", *joined])
 
     def test_devices_that_are_not_there(self):
         self.assertIn("device: 'emulated:7' does not exist", self.train("run", "--device", "emulated:7", expect=2, environment=DEVICES))

@@ -185,6 +185,16 @@ class Json(Folder):
         machine = json.loads(done.stdout)
         check_schema("check-result", machine)
         self.assertEqual(machine["machine"]["works"], done.returncode == 0)
+        self.assertEqual(machine["machine"]["devices"][0]["device"], "cpu")
+        # As fast as it is said to be, or slower where the machine is busy.
+        environment = os.environ | {"MOTLEY_EMULATED": "devices=2,memory=64MB,memory_bandwidth=200MB/s,flops=1e8"}
+        done = subprocess.run([BINARY, "check", "--json"], capture_output=True, text=True, timeout=120, check=False, env=environment)
+        devices = json.loads(done.stdout)["machine"]["devices"]
+        self.assertEqual([device["device"] for device in devices], ["cpu", "emulated:0", "emulated:1"])
+        for device in devices[1:]:
+            self.assertEqual(device["memory_bytes"], 64e6)
+            self.assertLessEqual(device["memory_bytes_per_second"], 2.001e8)
+            self.assertLessEqual(device["flops_per_second"], 1.001e8)
 
 
 class Training(Scenario):

@@ -144,8 +144,9 @@ RackWays compare_rack_ways(const ServerCheck& check, const ServedModel& served) 
 }
 
 MachineCheck check_this_machine(const std::string& torch_version) {
-  MachineCheck check{
-      .items = cluster::check_machine(cluster::detect_machine(), torch_version), .text = "", .works = {}};
+  cluster::Machine machine = cluster::detect_machine();
+  MachineCheck check{.items = cluster::check_machine(machine, torch_version), .text = "", .machine = {}, .works = {}};
+  check.machine = std::move(machine);
   check.text = cluster::to_text(check.items);
   for (const cluster::CheckItem& item : check.items) {
     if (!item.needed || item.works || !check.works) continue;

@@ -64,6 +64,7 @@ RackWays compare_rack_ways(const ServerCheck& check, const ServedModel& served);
 struct MachineCheck {
   std::vector<cluster::CheckItem> items;  // the things that Motley uses
   std::string text;                       // a line for each
+  cluster::Machine machine;
   Status works;  // error (kUnavailable): the first thing that does not and without which no job runs
 };
 // `torch_version` is that of the caller's libtorch; "": it has none.

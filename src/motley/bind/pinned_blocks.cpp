@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "motley/nn/gradients/named_tensors.h"
@@ -10,7 +11,9 @@ namespace motley::bind {
 
 PinnedBlocks::~PinnedBlocks() {
   for (auto& [bytes, block] : free_) {
-    if (block.read) nn::catch_torch(ErrorCode::kInternal, "waiting for copies", [&] { block.read->synchronize(); });
+    nn::catch_torch(ErrorCode::kInternal, "waiting for copies", [&] {
+      for (const auto& event : block.copied) event->synchronize();
+    });
   }
 }
 
@@ -29,9 +32,10 @@ Result<PinnedBlocks::Block> PinnedBlocks::take(collective::Communicator& communi
   if (is_refused_) return fail(ErrorCode::kUnavailable, "shared memory cannot be pinned");
   const auto [begin, end] = free_.equal_range(bytes);
   for (auto found = begin; found != end; ++found) {
-    MOTLEY_ASSIGN(const bool is_read, nn::catch_torch(ErrorCode::kInternal, "looking for a block that has been read",
-                                                      [&] { return found->second.read->query(); }));
-    if (!is_read) continue;
+    MOTLEY_ASSIGN(const bool is_idle, nn::catch_torch(ErrorCode::kInternal, "looking for a block without copies", [&] {
+                    return std::ranges::all_of(found->second.copied, [](const auto& event) { return event->query(); });
+                  }));
+    if (!is_idle) continue;
     Block block = std::move(found->second);
     free_.erase(found);
     return block;
@@ -47,9 +51,10 @@ Result<PinnedBlocks::Block> PinnedBlocks::take(collective::Communicator& communi
 
 void PinnedBlocks::give_back(Block block, std::size_t bytes) {
   auto read = copies_.filled();
+  auto written = copies_.arrived();
   const std::lock_guard lock(mutex_);
-  if (!read) return;  // the device is lost, and with it what it was given
-  block.read = std::move(*read);
+  if (!read || !written) return;  // the device is lost, and with it what it was given
+  block.copied = {std::move(*read), std::move(*written)};
   free_.emplace(bytes, std::move(block));
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "motley/collective/communicator.h"
 #include "motley/nn/gradients/device_copy.h"
@@ -23,16 +24,16 @@ class PinnedBlocks {
   PinnedBlocks& operator=(const PinnedBlocks&) = delete;
 
   // A tensor on the CPU of that one's size and type, in a block of its own, which comes back with its last reference
-  // and is given out again once copies into the device, which fill() was given before that, have read it. kUnavailable
-  // where the block cannot be pinned. Any thread.
+  // and is given out again once the copies that were begun before that have ended, both ways: those of an operation
+  // that was given up may be under way. kUnavailable where the block cannot be pinned. Any thread.
   static Result<at::Tensor> take(const std::shared_ptr<PinnedBlocks>& blocks, collective::Communicator& communicator,
                                  const at::Tensor& tensor);
 
  private:
   struct Block {
     std::shared_ptr<std::byte> memory;
-    std::shared_ptr<nn::PinnedRegion> pinned;  // goes first
-    std::shared_ptr<c10::Event> read;          // by the device; nullptr: never given out
+    std::shared_ptr<nn::PinnedRegion> pinned;         // goes first
+    std::vector<std::shared_ptr<c10::Event>> copied;  // after the copies that used it
   };
 
   Result<Block> take(collective::Communicator& communicator, std::size_t bytes);

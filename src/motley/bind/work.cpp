@@ -48,7 +48,12 @@ CollectiveWork::CollectiveWork(int rank, c10d::OpType type, const char* title, s
       copies_(std::move(copies)),
       future_(c10::make_intrusive<c10::ivalue::Future>(
           c10::ListType::create(c10::TensorType::get()),
-          is_on_device() ? std::vector<c10::Device>{results_.front().device()} : std::vector<c10::Device>())) {}
+          is_on_device() ? std::vector<c10::Device>{results_.front().device()} : std::vector<c10::Device>())) {
+  if (!copies_ || !inputs_.empty()) return;
+  const c10::Device device = results_.front().device();
+  asked_.emplace(device.type());
+  asked_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+}
 
 void CollectiveWork::complete(const Status& status, const std::string& group) {
   const Status done = status ? deliver() : status;
@@ -71,7 +76,7 @@ Status CollectiveWork::deliver() {
   if (copies_) {
     std::vector<nn::DeviceCopies::Fill> fills;
     for (const Operand& output : outputs_) fills.push_back({output.memory, output.tensor});
-    return copies_->fill(fills, mark);
+    return copies_->fill(fills, mark, asked_ ? &*asked_ : nullptr);
   }
   for (const Operand& output : outputs_) {
     if (output.is_copied()) std::memcpy(output.tensor.data_ptr(), output.memory.data_ptr(), output.tensor.nbytes());

@@ -62,6 +62,7 @@ class CollectiveWork final : public c10d::Work {
   const std::vector<at::Tensor> results_;
   const std::optional<nn::DeviceCopies> copies_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::optional<c10::Event> asked_;      // on a device, without an input that comes from there after what is before it
   std::optional<c10::Event> delivered_;  // on a device: the results are there, once the operation is over
   std::uint64_t number_ = 0;
 };

@@ -8,6 +8,7 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/results.h"
+#include "motley/nn/device_speed.h"
 #include "motley/serial/json_fields.h"
 
 namespace motley::cli {
@@ -122,8 +123,31 @@ RacksResult make_result(const app::ServerCheck& check, const app::ServedModel& a
   return result;
 }
 
-MachineResult make_result(const app::MachineCheck& check) {
-  MachineResult result{.works = check.works.has_value(), .items = {}};
+// Memory and speed of each, as measured; of the CPU with all of its cores and memory.
+Result<std::vector<CheckedDevice>> measure_devices(const app::MachineCheck& check) {
+  MOTLEY_ASSIGN(const auto speeds, nn::measure_devices(check.machine.cores));
+  std::vector<CheckedDevice> devices;
+  for (const nn::DeviceSpeed& speed : speeds) {
+    devices.push_back({.device = speed.device,
+                       .memory_bytes = speed.device == "cpu" ? check.machine.memory_bytes : speed.memory_bytes,
+                       .memory_bytes_per_second = speed.memory_bytes_per_second,
+                       .flops_per_second = speed.flops_per_second});
+  }
+  return devices;
+}
+
+void print_devices(const std::vector<CheckedDevice>& devices) {
+  std::printf("\n%-14s %12s %18s %22s\n", "device", "memory", "memory bandwidth", "products of matrices");
+  for (const CheckedDevice& device : devices) {
+    std::printf("%-14s %12s %18s %22s\n", device.device.c_str(),
+                device.memory_bytes > 0 ? format_bytes(device.memory_bytes).c_str() : "not known",
+                fmt::format("{:.3g} GB/s", device.memory_bytes_per_second / 1e9).c_str(),
+                fmt::format("{:.3g} GFLOP/s", device.flops_per_second / 1e9).c_str());
+  }
+}
+
+MachineResult make_result(const app::MachineCheck& check, std::vector<CheckedDevice> devices) {
+  MachineResult result{.works = check.works.has_value(), .items = {}, .devices = std::move(devices)};
   for (const cluster::CheckItem& item : check.items) {
     result.items.push_back(
         {.name = item.name, .works = item.works, .needed = item.needed, .found = item.found, .advice = item.advice});
@@ -179,8 +203,13 @@ Status run_check(const CheckArguments& arguments) {
   }
   const app::MachineCheck check = app::check_this_machine(MOTLEY_TORCH_VERSION);
   if (!json.is_asked()) std::printf("%s", check.text.c_str());
-  MOTLEY_TRY(json.print(write_json(CheckResult{.machine = make_result(check), .server = {}, .racks = {}})));
-  return check.works;
+  std::fflush(stdout);  // as measuring takes its time
+  auto devices = measure_devices(check);
+  if (devices && !json.is_asked()) print_devices(*devices);
+  MachineResult machine = make_result(check, devices ? std::move(*devices) : std::vector<CheckedDevice>());
+  MOTLEY_TRY(json.print(write_json(CheckResult{.machine = std::move(machine), .server = {}, .racks = {}})));
+  if (!check.works) return check.works;
+  return devices ? Status() : fail(devices.error());
 }
 
 }  // namespace

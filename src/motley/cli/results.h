@@ -24,9 +24,16 @@ struct CheckedItem {
   std::string found;
   std::string advice;
 };
+struct CheckedDevice {
+  std::string device;
+  double memory_bytes = 0;
+  double memory_bytes_per_second = 0;
+  double flops_per_second = 0;
+};
 struct MachineResult {
   bool works = false;
   std::vector<CheckedItem> items;
+  std::vector<CheckedDevice> devices;
 };
 struct ServerResource {
   std::string name;
@@ -81,9 +88,19 @@ void fields(Archive& archive, CheckedItem& item) {
   archive.optional("advice", item.advice, "where it does not work: what that costs, and how to get it");
 }
 template <class Archive>
+void fields(Archive& archive, CheckedDevice& device) {
+  archive.required("device", device.device, "by PyTorch's name");
+  archive.required("memory_bytes", device.memory_bytes, "0: not known");
+  archive.required("memory_bytes_per_second", device.memory_bytes_per_second,
+                   "measured: read and written by a copy within its memory");
+  archive.required("flops_per_second", device.flops_per_second,
+                   "measured: float32, of a product of large matrices; of the CPU with all cores");
+}
+template <class Archive>
 void fields(Archive& archive, MachineResult& machine) {
   archive.required("works", machine.works, "all that is needed");
   archive.required("items", machine.items);
+  archive.required("devices", machine.devices, "the CPU, and the accelerators that jobs can use");
 }
 template <class Archive>
 void fields(Archive& archive, ServerResource& resource) {

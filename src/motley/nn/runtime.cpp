@@ -55,6 +55,7 @@ std::optional<torch::DeviceType> accelerator_type(const std::string& name) {
 Result<torch::Device> parse_device(const std::string& text) {
   if (text == "cpu") return torch::Device(torch::kCPU);
   if (text == "auto") {
+    if (emulated::is_asked_for()) MOTLEY_TRY(emulated::enable());
     const auto accelerator = find_accelerator();
     return accelerator ? torch::Device(*accelerator, 0) : torch::Device(torch::kCPU);
   }

@@ -18,7 +18,7 @@ namespace motley::nn {
 // "cpu", an accelerator by PyTorch's name ("cuda", which is ROCm too, "xpu", "mps", "emulated", or a plug-in's) for the
 // first one, the name with a number ("cuda:1"), or "auto": the first accelerator, and the CPU where there is none. An
 // error where this libtorch or this machine has no such device. "emulated" makes the emulated accelerator known
-// (nn/emulated): ask for it before the first backward pass.
+// (nn/emulated), as "auto" does where the variable MOTLEY_EMULATED is: ask for it before the first backward pass.
 Result<torch::Device> parse_device(const std::string& text);
 
 // How many devices of a type this process can use.

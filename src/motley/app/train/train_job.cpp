@@ -1,5 +1,6 @@
 #include "motley/app/train/train_job.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <ctime>
 
@@ -14,6 +15,7 @@
 #include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/job/servers.h"
 #include "motley/train/launch/launch_job.h"
+#include "motley/train/profile/choose_devices.h"
 #include "motley/train/profile/profile_job.h"
 #include "motley/train/worker/summary.h"
 #include "motley/train/worker/worker.h"
@@ -104,6 +106,15 @@ std::int64_t count_workers(const planning::Stage& stage) {
   return count;
 }
 
+bool is_on_cpus(const planning::Plan& plan, const cluster::Cluster& cluster) {
+  const auto is_cpu = [&](const planning::Replicas& replicas) {
+    const cluster::DeviceType* type = cluster.device_type(replicas.type);
+    return type != nullptr && type->kind == cluster::DeviceKind::kCpu;
+  };
+  return std::ranges::all_of(plan.stages,
+                             [&](const planning::Stage& stage) { return std::ranges::all_of(stage.replicas, is_cpu); });
+}
+
 // All workers compute the whole network, and are all that the job has.
 Result<bool> is_data_parallel(const train::Job& job, const planning::Plan& plan) {
   if (train::is_synthetic(job) || plan.stages.size() != 1 || plan.stages[0].recompute) return false;
@@ -139,6 +150,15 @@ Result<train::Job> plan_first(train::Job job, const train::RunDirectory& run, bo
     MOTLEY_ASSIGN(plan, make_plan(job, run.folder(), view));
     MOTLEY_TRY(write_file(plan_file, planning::to_json(plan)));
   }
+  if (job.execution.device == "auto" && job.execution.cluster.empty()) {
+    const fs::path cluster_file = fs::absolute(run.folder() / "cluster.yaml");
+    MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(cluster_file));
+    if (is_on_cpus(plan, cluster)) {
+      job.execution.device = "cpu";
+    } else {
+      job.execution.cluster = cluster_file.string();
+    }
+  }
   MOTLEY_ASSIGN(const bool whole, is_data_parallel(job, plan));
   if (whole) {
     job.execution.workers = count_workers(plan.stages[0]);
@@ -154,6 +174,39 @@ Result<train::Job> plan_first(train::Job job, const train::RunDirectory& run, bo
             : fmt::format("{}, {}", format_count(std::ssize(plan.stages), "stage"),
                           format_count(plan.micro_batches, "micro-batch", "es")),
       predicted_step(plan)));
+  return job;
+}
+
+// Decides what device: auto is, where that needs no look at the job's steps: the CPU where this machine has no
+// accelerator that the job can use. Returns those for which the job leaves it open who works; none: it says so.
+Result<std::optional<train::Accelerators>> find_open_devices(train::Job& job) {
+  train::ExecutionSpec& keys = job.execution;
+  std::optional<train::Accelerators> found;
+  if (keys.device != "auto") return found;
+  MOTLEY_ASSIGN(found, train::find_accelerators());
+  if (!found || !keys.elastic.empty() || train::is_synthetic(job)) keys.device = "cpu";
+  const bool is_open = keys.device == "auto" && keys.workers == 0 && keys.cluster.empty() && keys.plan.empty();
+  return is_open ? found : std::nullopt;
+}
+
+// The job with a worker for each accelerator, and one for the CPUs where that pays: the cluster file is left in the
+// run's folder. A run that is resumed goes on with the workers that it has.
+Result<train::Job> choose_workers(train::Job job, const train::Accelerators& accelerators,
+                                  const train::RunDirectory& run, bool resume, const TrainView& view) {
+  const fs::path file = fs::absolute(run.folder() / "cluster.yaml");
+  if (!resume || !fs::exists(file)) {
+    const InterruptStop interrupt;
+    const fs::path tried = file.parent_path() / "tried-cluster.yaml";
+    const auto chosen = train::choose_devices(job, accelerators, tried, interrupt.token());
+    std::error_code ignored;
+    fs::remove(tried, ignored);
+    if (!chosen) return fail(chosen.error());
+    MOTLEY_TRY(write_file(file, cluster::to_yaml(chosen->cluster)));
+    view.print(fmt::format("devices: {} {}",
+                           format_count(accelerators.count, to_string(accelerators.kind) + std::string(" accelerator")),
+                           chosen->reason));
+  }
+  job.execution.cluster = file.string();
   return job;
 }
 
@@ -299,16 +352,19 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
                                                               : fs::path(request.run_directory));
   if (role.launcher != "none") return train_as_started(std::move(job), request, role, resume, run, view);
 
+  MOTLEY_ASSIGN(const std::optional<train::Accelerators> open, find_open_devices(job));
   if (plans) {
     job.execution.plan.clear();
   } else {
-    MOTLEY_ASSIGN(job, train::prepare_job(std::move(job)));
+    MOTLEY_ASSIGN(train::Job prepared, train::prepare_job(job));
+    if (!open) job = std::move(prepared);
   }
   const bool is_new = !fs::exists(run.folder());
   MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(resume, request.overwrite));
   const auto launch = [&]() -> Status {
-    if (plans) {
-      MOTLEY_ASSIGN(job, plan_first(std::move(job), run, resume, view));
+    if (plans || open) {
+      MOTLEY_ASSIGN(job, plans ? plan_first(std::move(job), run, resume, view)
+                               : choose_workers(std::move(job), *open, run, resume, view));
       MOTLEY_ASSIGN(job, train::prepare_job(std::move(job)));
     }
     train::name_token_files(job);

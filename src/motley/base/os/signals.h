@@ -1,5 +1,5 @@
 // Signals: how a user stops what runs (Ctrl-C and kill, taken by whoever waits for them), and threads of a library's
-// own, which take none: those are for the threads that the program made itself.
+// own, which take none of these: those are for the threads that the program made itself.
 #pragma once
 
 #include <algorithm>
@@ -57,13 +57,15 @@ class InterruptStop {
   std::jthread watcher_;  // ends before what it uses
 };
 
-// Runs `work` in a thread in which all signals are blocked.
+// Runs `work` in a thread in which all signals are blocked but those of the thread's own faults: where one of these is
+// blocked, the kernel ends the process without calling its handler.
 template <class Work>
 std::thread start_thread(Work work) {
-  sigset_t all;
+  sigset_t blocked;
   sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  sigfillset(&blocked);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&blocked, fault);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
   std::thread thread(std::move(work));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;

@@ -22,6 +22,8 @@ Status enable(const Options& options);
 // With what MOTLEY_EMULATED says.
 Status enable();
 bool is_enabled();
+// Whether the variable is there: whoever asks for any accelerator means this one, too.
+bool is_asked_for();
 
 // Of the device that was enabled.
 Runtime& runtime();

@@ -251,12 +251,17 @@ Status Runtime::pin(std::byte* memory, std::size_t bytes) {
 }
 
 void Runtime::unpin(std::byte* memory) {
-  const std::lock_guard lock(mutex_);
-  auto* const found = find_pinned(memory);
+  std::unique_lock lock(mutex_);
+  const auto* const found = find_pinned(memory);
   if (found == nullptr || found->second.is_ours) return;
-  if (!found->second.flights.empty()) {
+  const Pinned& pinned = found->second;
+  if (!pinned.flights.empty()) {
     report("memory is unpinned while a copy still uses it");
-    protect(found->second.memory.host(), found->second.memory.bytes(), Protection::kReadWrite);
+    const std::vector<Flight> flights = pinned.flights;
+    lock.unlock();
+    for (const Flight& flight : flights) drain(flight.access.stream);  // so that what was found can be told
+    lock.lock();
+    protect(pinned.memory.host(), pinned.memory.bytes(), Protection::kReadWrite);
   }
   pinned_.erase(found->first);
 }
@@ -501,6 +506,11 @@ void Runtime::collect_violations(bool on) {
 std::vector<std::string> Runtime::take_violations() {
   const std::lock_guard lock(mutex_);
   return std::exchange(violations_, {});
+}
+
+bool Runtime::has_failed() const {
+  const std::lock_guard lock(mutex_);
+  return !failure_.empty();
 }
 
 void Runtime::refuse(std::string violation) {

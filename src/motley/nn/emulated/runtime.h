@@ -110,6 +110,7 @@ class Runtime {
   // Whether what was found is kept for take_violations() and no longer makes operations fail.
   void collect_violations(bool on);
   std::vector<std::string> take_violations();
+  bool has_failed() const;
 
   // Notes that what is asked for is not allowed.
   void refuse(std::string violation);

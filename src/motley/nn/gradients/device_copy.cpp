@@ -100,9 +100,11 @@ Result<bool> DeviceCopies::Arriving::has_come() {
   return catch_torch(ErrorCode::kInternal, "looking for a copy from the device", [&] { return done->query(); });
 }
 
-Status DeviceCopies::fill(const std::vector<Fill>& fills, const std::function<void()>& then) const {
+Status DeviceCopies::fill(const std::vector<Fill>& fills, const std::function<void()>& then,
+                          const c10::Event* after) const {
   return catch_torch(ErrorCode::kInternal, "copying to " + device_.str(), [&] {
     const at::NoGradGuard no_grad;
+    if (after != nullptr) after->block(*in_);
     const c10::StreamGuard use(*in_);
     for (const auto& [from, into] : fills) {
       into.copy_(from.view_as(into), /*non_blocking=*/true);
@@ -112,12 +114,20 @@ Status DeviceCopies::fill(const std::vector<Fill>& fills, const std::function<vo
   });
 }
 
-Result<std::shared_ptr<c10::Event>> DeviceCopies::filled() const {
-  return catch_torch(ErrorCode::kInternal, "following copies to " + device_.str(), [&] {
+Result<std::shared_ptr<c10::Event>> DeviceCopies::record(const c10::Stream& stream) const {
+  return catch_torch(ErrorCode::kInternal, "following copies of " + device_.str(), [&] {
     auto event = std::make_shared<c10::Event>(device_.type());
-    event->record(*in_);
+    event->record(stream);
     return event;
   });
+}
+
+Result<std::shared_ptr<c10::Event>> DeviceCopies::filled() const {
+  return record(*in_);
+}
+
+Result<std::shared_ptr<c10::Event>> DeviceCopies::arrived() const {
+  return record(*out_);
 }
 
 }  // namespace motley::nn

@@ -58,14 +58,19 @@ class DeviceCopies {
     at::Tensor from;
     at::Tensor into;
   };
-  // Copies all of them, at once and not after what is computed, on a stream that is the current one while `then` is
-  // called: what this records or queues there comes after the copies. Where copies overlap only.
-  Status fill(const std::vector<Fill>& fills, const std::function<void()>& then) const;
+  // Copies all of them, at once and not after what is computed, but for what comes before `after` where that is given,
+  // on a stream that is the current one while `then` is called: what this records or queues there comes after the
+  // copies. Where copies overlap only.
+  Status fill(const std::vector<Fill>& fills, const std::function<void()>& then,
+              const c10::Event* after = nullptr) const;
   // What has been read once all that fill() was given so far is copied.
   Result<std::shared_ptr<c10::Event>> filled() const;
+  // What has been written once all values that to_host() was given so far have arrived.
+  Result<std::shared_ptr<c10::Event>> arrived() const;
 
  private:
   DeviceCopies(at::Device device, bool overlaps) : device_(device), overlaps_(overlaps) {}
+  Result<std::shared_ptr<c10::Event>> record(const c10::Stream& stream) const;
   Result<Arriving> copy_to_host(const at::Tensor& values, const at::Tensor& into, bool is_kept) const;
 
   at::Device device_;

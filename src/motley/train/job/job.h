@@ -136,7 +136,7 @@ struct ExecutionSpec {
   std::string profile;
   bool replan = true;
   std::string emulation;
-  std::string device = "cpu";
+  std::string device = "auto";
   std::int64_t threads = 1;
   bool deterministic = true;
 

@@ -78,7 +78,8 @@ Status check_elastic(const Job& job) {
   return check(
       {{job.execution.workers > range.max,
         fmt::format("workers: {}; accepted with elastic {}: up to {}", job.execution.workers, text, range.max)},
-       {job.execution.device != "cpu", fmt::format("device: {}; accepted with elastic: cpu", job.execution.device)},
+       {job.execution.device != "cpu" && job.execution.device != "auto",
+        fmt::format("device: {}; accepted with elastic: cpu, which auto is then", job.execution.device)},
        {sync.method == "auto" && !sync.servers.empty(),
         "gradient_sync.method: auto, with gradient_sync.servers; accepted with elastic: parameter-server, or auto "
         "without gradient_sync.servers"},

@@ -244,9 +244,11 @@ const OptionTable<ExecutionSpec> kExecutionOptions = {
       "with a plan file: profile whose times for its device types and layers the workers take, to try a plan for "
       "devices that are not here; empty: they are as fast as they are"},
      &ExecutionSpec::emulation},
-    {common({"device", kText,
-             "auto (an accelerator where there is one), cpu, cuda, xpu, mps or emulated, or one of them as in cuda:1, "
-             "where the cluster file does not say"}),
+    {common(
+         {"device", kText,
+          "where the cluster file does not say: cpu, cuda, xpu, mps or emulated, or one of them as in cuda:1; auto: "
+          "an accelerator where there is one, and without workers, plan and elastic each of this machine's, with its "
+          "CPUs beside them where steps are shorter so"}),
      &ExecutionSpec::device},
     {{"threads", kInteger, "compute threads of a worker, where the cluster file does not say", 1, 1024},
      &ExecutionSpec::threads},

@@ -194,7 +194,7 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
     RunWorker& one = file.workers.emplace_back();
     one.rank = static_cast<int>(file.workers.size()) - 1;
     one.name = worker.name;
-    one.device = worker.device.empty() ? job.execution.device : worker.device;
+    one.device = worker.device.empty() ? facts.device : worker.device;
     if (worker.emulation) {
       one.emulated = format_seconds(worker.emulation->seconds_per_sample) + " a sample";
     } else if (!job.execution.emulation.empty()) {

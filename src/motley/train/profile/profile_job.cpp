@@ -13,11 +13,13 @@
 #include "motley/cluster/machine.h"
 #include "motley/net/link_speed.h"
 #include "motley/nn/ctr_models.h"
+#include "motley/nn/device_speed.h"
 #include "motley/nn/model_graph.h"
 #include "motley/nn/profiler.h"
 #include "motley/train/job/job_data.h"
 #include "motley/train/loop/progress.h"
 #include "motley/train/profile/brief_run.h"
+#include "motley/train/profile/choose_devices.h"
 #include "motley/train/worker/job_parts.h"
 
 namespace motley::train {
@@ -83,11 +85,6 @@ struct Source {
   std::int64_t threads = 1;
 };
 
-bool is_here(DeviceKind kind) {
-  const auto accelerator = nn::find_accelerator();
-  return accelerator && c10::DeviceTypeName(*accelerator, /*lower_case=*/true) == cluster::to_string(kind);
-}
-
 // The types that are not scaled by a rule of the user's.
 Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scaling>& scalings) {
   const auto is_scaled = [&](const std::string& type) {
@@ -97,9 +94,10 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
   if (job.execution.cluster.empty()) {
     sources.push_back({"cpu", DeviceKind::kCpu, std::nullopt, job.execution.threads});
     if (job.execution.device.starts_with("emulated")) MOTLEY_TRY(nn::parse_device(job.execution.device));
-    for (const DeviceKind kind : {DeviceKind::kCuda, DeviceKind::kXpu, DeviceKind::kMps, DeviceKind::kEmulated}) {
-      if (!is_here(kind)) continue;
-      sources.push_back({cluster::to_string(kind), kind, std::nullopt, job.execution.threads});
+    MOTLEY_ASSIGN(const auto accelerators, find_accelerators());
+    if (accelerators) {
+      sources.push_back(
+          {cluster::to_string(accelerators->kind), accelerators->kind, std::nullopt, job.execution.threads});
     }
     std::erase_if(sources, [&](const Source& source) { return is_scaled(source.type); });
     return sources;
@@ -251,6 +249,10 @@ class JobProfiler {
     if (times.batches.size() < options_.batches.size()) {
       here.rule += "; larger ones did not fit into the time or the memory";
     }
+    MOTLEY_ASSIGN(const nn::DeviceSpeed speed, nn::measure_device(device.str()));
+    here.rule +=
+        fmt::format("; {} of memory, read and written at {:.3g} GB/s, and matrices multiplied at {:.3g} GFLOP/s",
+                    format_bytes(memory), speed.memory_bytes_per_second / 1e9, speed.flops_per_second / 1e9);
     MOTLEY_TRY(measure_whole_steps(source, times, seconds * (1 - kLayerShare), here));
     const ProcessorLoad load = watch.load().value_or(ProcessorLoad());
     here.noise = {.pass_spread = times.pass_spread,

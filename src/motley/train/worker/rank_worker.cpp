@@ -269,11 +269,15 @@ Status RankWorker::open_outputs() {
 // What the run's folder says of it from the start; `before`: what the attempts before this one have done.
 Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
   MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
-  RunFacts facts{.gradient_sync = replica_->sync->name(),
-                 .training_samples = data_.train().size(),
-                 .class_names = data_.train().preprocessing().class_names,
-                 .done_steps = progress_.step,
-                 .done_seconds = before.seconds};
+  const std::string& device = job_.execution.device;
+  RunFacts facts{
+      .gradient_sync = replica_->sync->name(),
+      .training_samples = data_.train().size(),
+      .class_names = data_.train().preprocessing().class_names,
+      .done_steps = progress_.step,
+      .done_seconds = before.seconds,
+      .plan = layout_ ? &layout_->plan() : nullptr,
+      .device = device == "auto" ? c10::DeviceTypeName(replica_->network.device.type(), /*lower_case=*/true) : device};
   if (layout_) {
     std::vector<std::string> by_stage;
     for (const planning::Stage& stage : layout_->plan().stages) {
@@ -283,7 +287,6 @@ Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
     facts.gradient_sync = !are_alike                   ? fmt::format("{} by stage", fmt::join(by_stage, ", "))
                           : by_stage.front() == "none" ? "none, as each stage has one device"
                                                        : by_stage.front() + " in each stage";
-    facts.plan = &layout_->plan();
   }
   return write_run_file(run_, job_, cluster_, facts);
 }

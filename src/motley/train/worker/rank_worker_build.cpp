@@ -18,12 +18,15 @@ namespace {
 constexpr std::uint16_t kAloneNumber = 0xffff;    // of a session of this rank alone; stages count from 1
 constexpr std::uint16_t kElasticStages = 0x8000;  // where numbers from 1 are those of epochs, stages count from here
 
-// A rank's device; ranks of one host that name only the kind of accelerator get one each.
+// A rank's device; ranks of one host that name only the kind of accelerator get one each. Where the job leaves it open,
+// a plan's types of device may be named as devices are.
 Result<torch::Device> find_device(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {
   const cluster::Worker& worker = cluster.workers[static_cast<std::size_t>(rank)];
   const cluster::DeviceType* type = cluster.device_type(worker.device);
   const bool from_file = !job.execution.cluster.empty() && type != nullptr && !is_synthetic(job);
-  const std::string name = from_file ? cluster::to_string(type->kind) : job.execution.device;
+  std::string name = from_file ? cluster::to_string(type->kind) : job.execution.device;
+  if (name == "auto" && (!job.execution.elastic.empty() || is_synthetic(job))) name = "cpu";
+  if (name == "auto" && cluster::names_device(worker.device)) name = worker.device;
   MOTLEY_ASSIGN(torch::Device device, nn::parse_device(name));
   if (!device.is_cpu() && name.find(':') == std::string::npos) {
     device.set_index(static_cast<torch::DeviceIndex>(local_rank % nn::count_devices(device.type())));
