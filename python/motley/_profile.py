@@ -459,7 +459,8 @@ def _assemble(model: torch.nn.Module, chain: Chain, graph: dict[str, Any], times
     if not complete:
         rule += "; others did not fit into the time or the memory, or the model refused them"
     here = {"type": kind, "origin": "measured", "rule": rule, "threads": torch.get_num_threads(), "compute_fraction": 1.0,
-            "communication_fraction": 1.0, "fractions_origin": "scaled", "fractions_rule": "not measured: perfect division is assumed", "layers": layers, "noise": noise}
+            "communication_fraction": 1.0, "fractions_origin": "scaled", "fractions_rule": "not measured: perfect division is assumed",
+            "layers": layers, "noise": noise}
     devices = [here, *(_scale(here, other, factor) for other, factor in others.items())]
     bandwidth, latency = _motley.measure_loopback()
     links = [{"from": kind, "to": kind, "bytes_per_second": bandwidth, "latency_seconds": latency, "origin": "measured"}]
