@@ -1,6 +1,7 @@
 // Goes through a chunk in blocks that stay in the first-level cache: of each block the gradients are widened and
 // summed, the optimizer's step is taken and the new weights are rounded for the wire, so that memory is passed over
-// once.
+// once. What the next blocks need is fetched meanwhile: the hardware's prefetchers lose streams that are left and come
+// back to in turn, as the passes within a block do.
 #include "motley/kernels/update.h"
 
 #include <algorithm>
@@ -11,9 +12,11 @@
 namespace motley::kernels {
 namespace {
 
-constexpr std::size_t kBlock = 256;  // elements: a dozen blocks of float32 leave room in the first-level cache
-static_assert(kBlock == kInt8Block, "a block of int8 has one scale");
+constexpr std::size_t kBlock = 128;  // elements: some dozen blocks of float32 leave room in the first-level cache
+static_assert(kInt8Block % kBlock == 0, "values of a block have one scale of int8");
 constexpr std::size_t kGroup = 8;  // inputs in one pass: as many streams as the hardware's prefetchers follow
+constexpr std::size_t kAhead = 2;  // blocks, that what is needed is fetched ahead
+constexpr std::size_t kLine = 64;  // bytes, that are fetched at once
 
 // An update's options as the loops want them.
 struct Factors {
@@ -121,6 +124,33 @@ void sum_block(std::span<const WireInput> inputs, std::span<const float> coeffic
   } while (next < inputs.size());
 }
 
+// Always inlined: GCC takes a function that only fetches for one without effects, and leaves out calls of it.
+template <int kWrites, std::size_t kBytes>
+[[gnu::always_inline]] inline void fetch_lines(const void* values) {
+  for (std::size_t at = 0; at < kBytes; at += kLine) {
+    __builtin_prefetch(static_cast<const std::byte*>(values) + at, kWrites);
+  }
+}
+
+// Begins to bring what the elements [begin, begin + kBlock) need into the first-level cache. Of more inputs than are
+// summed in one pass it has no room for all.
+[[gnu::always_inline]] inline void fetch_block(std::span<const WireInput> inputs, float* weights, float* const* state,
+                                               int states, std::size_t begin) {
+  if (inputs.size() > kGroup) return;
+  for (const WireInput& input : inputs) {
+    const auto* const values = static_cast<const std::byte*>(input.values);
+    if (input.scales != nullptr) {
+      fetch_lines<0, kBlock>(values + begin);
+    } else if (input.format == WireFormat::kFloat32) {
+      fetch_lines<0, kBlock * sizeof(float)>(values + begin * sizeof(float));
+    } else {
+      fetch_lines<0, kBlock * sizeof(std::uint16_t)>(values + begin * sizeof(std::uint16_t));
+    }
+  }
+  fetch_lines<1, kBlock * sizeof(float)>(weights + begin);
+  for (int array = 0; array < states; ++array) fetch_lines<1, kBlock * sizeof(float)>(state[array] + begin);
+}
+
 }  // namespace
 
 void fused_update(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale,
@@ -134,6 +164,8 @@ void fused_update(std::span<const WireInput> inputs, std::span<const float> coef
   alignas(64) float gradient[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t length = std::min(kBlock, count - begin);
+    const std::size_t ahead = begin + kAhead * kBlock;
+    if (ahead + kBlock <= count) fetch_block(inputs, weights, state, states, ahead);
     sum_block(inputs, coefficients, scale, begin, length, gradient, instructions);
     take_step(instructions, form, factors, gradient, weights + begin, states > 0 ? state[0] + begin : nullptr,
               states > 1 ? state[1] + begin : nullptr, length);
