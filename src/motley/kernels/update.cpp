@@ -6,17 +6,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "motley/kernels/sum.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 namespace motley::kernels {
 namespace {
 
 constexpr std::size_t kBlock = 128;  // elements: some dozen blocks of float32 leave room in the first-level cache
 static_assert(kInt8Block % kBlock == 0, "values of a block have one scale of int8");
-constexpr std::size_t kGroup = 8;  // inputs in one pass: as many streams as the hardware's prefetchers follow
-constexpr std::size_t kAhead = 2;  // blocks, that what is needed is fetched ahead
-constexpr std::size_t kLine = 64;  // bytes, that are fetched at once
+constexpr std::size_t kGroup = 8;     // inputs in one pass: as many streams as the hardware's prefetchers follow
+constexpr std::size_t kAhead = 2;     // blocks, that what is needed is fetched ahead
+constexpr std::size_t kLine = 64;     // bytes, that are fetched at once
+constexpr std::size_t kSquares = 16;  // sums of squares that run beside each other
+static_assert(kBlock % kSquares == 0, "an element's sum does not depend on where blocks end");
 
 // An update's options as the loops want them.
 struct Factors {
@@ -66,6 +73,11 @@ void set_moments(const UpdateOptions& options, Factors& factors) {
   factors.old_second = static_cast<float>(second);
   factors.new_second = static_cast<float>(1 - second);
   factors.root = static_cast<float>(1 / std::sqrt(bias(options.beta2)));
+}
+
+// A part of a step of momentum is of gradient and momentum, as Nesterov's form is.
+UpdateRule find_form(const UpdateOptions& options) {
+  return options.rule == UpdateRule::kMomentum && options.fraction < 1 ? UpdateRule::kNesterov : options.rule;
 }
 
 Factors compute_factors(const UpdateOptions& options) {
@@ -134,8 +146,8 @@ template <int kWrites, std::size_t kBytes>
 
 // Begins to bring what the elements [begin, begin + kBlock) need into the first-level cache. Of more inputs than are
 // summed in one pass it has no room for all.
-[[gnu::always_inline]] inline void fetch_block(std::span<const WireInput> inputs, float* weights, float* const* state,
-                                               int states, std::size_t begin) {
+[[gnu::always_inline]] inline void fetch_block(std::span<const WireInput> inputs, const float* weights,
+                                               const float* const* state, int states, std::size_t begin) {
   if (inputs.size() > kGroup) return;
   for (const WireInput& input : inputs) {
     const auto* const values = static_cast<const std::byte*>(input.values);
@@ -151,15 +163,34 @@ template <int kWrites, std::size_t kBytes>
   for (int array = 0; array < states; ++array) fetch_lines<1, kBlock * sizeof(float)>(state[array] + begin);
 }
 
+// Copies to memory that is not read soon: its lines are not fetched first. `from` is aligned to 16 bytes.
+void stream_block(const float* from, float* to, std::size_t count) {
+#if defined(__x86_64__)
+  if (reinterpret_cast<std::uintptr_t>(to) % kLine == 0 && count % kSquares == 0) {
+    for (std::size_t e = 0; e < count; e += 4) _mm_stream_ps(to + e, _mm_load_ps(from + e));
+    return;
+  }
+#endif
+  std::memcpy(to, from, count * sizeof(float));
+}
+
+void finish_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+void add_block_squares(Instructions instructions, const float* values, std::size_t count, double* sums) {
+  MOTLEY_DISPATCH(instructions, add_squares(values, count, sums));
+}
+
 }  // namespace
 
 void fused_update(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale,
                   const UpdateOptions& options, float* weights, float* const* state, void* wire_weights,
                   WireFormat wire_format, std::size_t count, Instructions instructions) {
   const Factors factors = compute_factors(options);
-  // A part of a step of momentum is of gradient and momentum, as Nesterov's form is.
-  const UpdateRule form =
-      options.rule == UpdateRule::kMomentum && options.fraction < 1 ? UpdateRule::kNesterov : options.rule;
+  const UpdateRule form = find_form(options);
   const int states = state_arrays(form);
   alignas(64) float gradient[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
@@ -173,6 +204,35 @@ void fused_update(std::span<const WireInput> inputs, std::span<const float> coef
     write_format(wire_format, {weights + begin, length},
                  static_cast<std::byte*>(wire_weights) + begin * byte_size(wire_format), instructions);
   }
+}
+
+double fused_update_apart(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale,
+                          const UpdateOptions& options, const float* weights, const float* const* state,
+                          float* new_weights, float* const* new_state, std::size_t count, Instructions instructions) {
+  const Factors factors = compute_factors(options);
+  const UpdateRule form = find_form(options);
+  const int states = state_arrays(form);
+  alignas(kLine) float gradient[kBlock];
+  alignas(kLine) float values[3][kBlock];  // the block's weights and state
+  alignas(kLine) double squares[kSquares] = {};
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t length = std::min(kBlock, count - begin);
+    const std::size_t ahead = begin + kAhead * kBlock;
+    if (ahead + kBlock <= count) fetch_block(inputs, weights, state, states, ahead);
+    sum_block(inputs, coefficients, scale, begin, length, gradient, instructions);
+    add_block_squares(instructions, gradient, length, squares);
+    std::memcpy(values[0], weights + begin, length * sizeof(float));
+    for (int array = 0; array < states; ++array) {
+      std::memcpy(values[array + 1], state[array] + begin, length * sizeof(float));
+    }
+    take_step(instructions, form, factors, gradient, values[0], values[1], values[2], length);
+    stream_block(values[0], new_weights + begin, length);
+    for (int array = 0; array < states; ++array) stream_block(values[array + 1], new_state[array] + begin, length);
+  }
+  finish_streams();
+  double sum = 0;
+  for (const double one : squares) sum += one;
+  return sum;
 }
 
 }  // namespace motley::kernels

@@ -269,7 +269,9 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
   if (in_memory) {
     MOTLEY_ASSIGN(joined.gradients, net::Region::create(std::max<std::size_t>(joined.model.bytes(), 64)));
     join.region = joined.gradients->address();
+    join.is_reversible = options.reversible;
   }
+  const std::size_t segments = join.is_reversible ? joined.model.segments().size() : 0;
   const bool is_one_host = membership.on_one_host() &&
                            std::ranges::all_of(servers, [&](const auto& server) { return server.host_id == host; });
   const bool replicates = options.elastic && options.elastic->replicates.value_or(!is_one_host) && servers.size() > 1 &&
@@ -306,7 +308,8 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
       joined.model.fold_bins(answer.cores);
     }
     if (in_memory) {
-      if (answer.region_bytes != ServerRegion::bytes(join.bucket_elements, server.cores, join.size, join.is_async)) {
+      if (answer.region_bytes !=
+          ServerRegion::bytes(join.bucket_elements, server.cores, join.size, join.is_async, segments)) {
         return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, answer.region_bytes);
       }
       auto region = net::Region::map(answer.region, answer.region_bytes);
@@ -315,8 +318,8 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
         return fail(ErrorCode::kServerLost, "the {} was lost: {}", server.name, region.error().message);
       }
       MOTLEY_ASSIGN(joined.of_server, std::move(region));
-      joined.region =
-          ServerRegion(joined.of_server->data(), join.bucket_elements, server.cores, join.size, join.is_async);
+      joined.region = ServerRegion(joined.of_server->data(), join.bucket_elements, server.cores, join.size,
+                                   join.is_async, segments);
     }
   }
   // Until here the rack's server has waited for them itself.
