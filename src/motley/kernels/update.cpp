@@ -11,7 +11,7 @@
 #include "motley/kernels/sum.h"
 
 #if defined(__x86_64__)
-#include <xmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace motley::kernels {
@@ -98,6 +98,13 @@ void take_step(Instructions instructions, UpdateRule rule, const Factors& factor
   MOTLEY_DISPATCH(instructions, step(rule, factors, gradient, weights, first, second, count));
 }
 
+void take_step_apart(Instructions instructions, UpdateRule rule, const Factors& factors, const float* gradient,
+                     const float* weights, const float* first, const float* second, float (*values)[kBlock],
+                     std::size_t count) {
+  MOTLEY_DISPATCH(instructions,
+                  step_apart(rule, factors, gradient, weights, first, second, values[0], values[1], values[2], count));
+}
+
 // The input's values from element `begin` as float32: where they lie, or in `widened`.
 const float* widen(const WireInput& input, std::size_t begin, std::size_t count, float* widened,
                    Instructions instructions) {
@@ -146,6 +153,7 @@ template <int kWrites, std::size_t kBytes>
 
 // Begins to bring what the elements [begin, begin + kBlock) need into the first-level cache. Of more inputs than are
 // summed in one pass it has no room for all.
+template <int kWrites>
 [[gnu::always_inline]] inline void fetch_block(std::span<const WireInput> inputs, const float* weights,
                                                const float* const* state, int states, std::size_t begin) {
   if (inputs.size() > kGroup) return;
@@ -159,19 +167,18 @@ template <int kWrites, std::size_t kBytes>
       fetch_lines<0, kBlock * sizeof(std::uint16_t)>(values + begin * sizeof(std::uint16_t));
     }
   }
-  fetch_lines<1, kBlock * sizeof(float)>(weights + begin);
-  for (int array = 0; array < states; ++array) fetch_lines<1, kBlock * sizeof(float)>(state[array] + begin);
+  fetch_lines<kWrites, kBlock * sizeof(float)>(weights + begin);
+  for (int array = 0; array < states; ++array) fetch_lines<kWrites, kBlock * sizeof(float)>(state[array] + begin);
 }
 
-// Copies to memory that is not read soon: its lines are not fetched first. `from` is aligned to 16 bytes.
-void stream_block(const float* from, float* to, std::size_t count) {
-#if defined(__x86_64__)
-  if (reinterpret_cast<std::uintptr_t>(to) % kLine == 0 && count % kSquares == 0) {
-    for (std::size_t e = 0; e < count; e += 4) _mm_stream_ps(to + e, _mm_load_ps(from + e));
+// Copies a block, aligned to a line, to memory that is not read soon: whole lines past the caches, which so are not
+// fetched first.
+void stream_block(Instructions instructions, const float* from, float* to, std::size_t count) {
+  if (reinterpret_cast<std::uintptr_t>(to) % kLine != 0 || count % (kLine / sizeof(float)) != 0) {
+    std::memcpy(to, from, count * sizeof(float));
     return;
   }
-#endif
-  std::memcpy(to, from, count * sizeof(float));
+  MOTLEY_DISPATCH(instructions, stream_lines(from, to, count));
 }
 
 void finish_streams() {
@@ -196,7 +203,7 @@ void fused_update(std::span<const WireInput> inputs, std::span<const float> coef
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t length = std::min(kBlock, count - begin);
     const std::size_t ahead = begin + kAhead * kBlock;
-    if (ahead + kBlock <= count) fetch_block(inputs, weights, state, states, ahead);
+    if (ahead + kBlock <= count) fetch_block<1>(inputs, weights, state, states, ahead);
     sum_block(inputs, coefficients, scale, begin, length, gradient, instructions);
     take_step(instructions, form, factors, gradient, weights + begin, states > 0 ? state[0] + begin : nullptr,
               states > 1 ? state[1] + begin : nullptr, length);
@@ -213,21 +220,20 @@ double fused_update_apart(std::span<const WireInput> inputs, std::span<const flo
   const UpdateRule form = find_form(options);
   const int states = state_arrays(form);
   alignas(kLine) float gradient[kBlock];
-  alignas(kLine) float values[3][kBlock];  // the block's weights and state
+  alignas(kLine) float values[3][kBlock];  // the block's new weights and state
   alignas(kLine) double squares[kSquares] = {};
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t length = std::min(kBlock, count - begin);
     const std::size_t ahead = begin + kAhead * kBlock;
-    if (ahead + kBlock <= count) fetch_block(inputs, weights, state, states, ahead);
+    if (ahead + kBlock <= count) fetch_block<0>(inputs, weights, state, states, ahead);
     sum_block(inputs, coefficients, scale, begin, length, gradient, instructions);
     add_block_squares(instructions, gradient, length, squares);
-    std::memcpy(values[0], weights + begin, length * sizeof(float));
+    take_step_apart(instructions, form, factors, gradient, weights + begin, states > 0 ? state[0] + begin : nullptr,
+                    states > 1 ? state[1] + begin : nullptr, values, length);
+    stream_block(instructions, values[0], new_weights + begin, length);
     for (int array = 0; array < states; ++array) {
-      std::memcpy(values[array + 1], state[array] + begin, length * sizeof(float));
+      stream_block(instructions, values[array + 1], new_state[array] + begin, length);
     }
-    take_step(instructions, form, factors, gradient, values[0], values[1], values[2], length);
-    stream_block(values[0], new_weights + begin, length);
-    for (int array = 0; array < states; ++array) stream_block(values[array + 1], new_state[array] + begin, length);
   }
   finish_streams();
   double sum = 0;

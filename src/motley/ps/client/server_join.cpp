@@ -230,6 +230,25 @@ void give_bins(std::vector<ControlConnections::Server>& servers, const std::vect
   }
 }
 
+// The region that a server has made for the job.
+Status map_region(net::Session& session, const ServerOptions& options, const ServerJoin& join,
+                  const ControlConnections::Server& server, const ServerJoined& answer, Joined& joined) {
+  const std::size_t segments = join.is_reversible ? joined.model.segments().size() : 0;
+  if (answer.region_bytes !=
+      ServerRegion::bytes(join.bucket_elements, server.cores, join.size, join.is_async, segments)) {
+    return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, answer.region_bytes);
+  }
+  auto region = net::Region::map(answer.region, answer.region_bytes);
+  if (!region && region.error().code == ErrorCode::kIo && options.elastic) {  // with the process that made it
+    MOTLEY_TRY(session.health());
+    return fail(ErrorCode::kServerLost, "the {} was lost: {}", server.name, region.error().message);
+  }
+  MOTLEY_ASSIGN(joined.of_server, std::move(region));
+  joined.region =
+      ServerRegion(joined.of_server->data(), join.bucket_elements, server.cores, join.size, join.is_async, segments);
+  return {};
+}
+
 }  // namespace
 
 Result<Joined> join_servers(net::Session& session, const ServerOptions& options, const collective::Layout& layout,
@@ -271,7 +290,6 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
     join.region = joined.gradients->address();
     join.is_reversible = options.reversible;
   }
-  const std::size_t segments = join.is_reversible ? joined.model.segments().size() : 0;
   const bool is_one_host = membership.on_one_host() &&
                            std::ranges::all_of(servers, [&](const auto& server) { return server.host_id == host; });
   const bool replicates = options.elastic && options.elastic->replicates.value_or(!is_one_host) && servers.size() > 1 &&
@@ -307,20 +325,7 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
       joined.model.divide(options.chunk_bytes, answer.bins, bin_speeds);
       joined.model.fold_bins(answer.cores);
     }
-    if (in_memory) {
-      if (answer.region_bytes !=
-          ServerRegion::bytes(join.bucket_elements, server.cores, join.size, join.is_async, segments)) {
-        return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, answer.region_bytes);
-      }
-      auto region = net::Region::map(answer.region, answer.region_bytes);
-      if (!region && region.error().code == ErrorCode::kIo && options.elastic) {  // with the process that made it
-        MOTLEY_TRY(session.health());
-        return fail(ErrorCode::kServerLost, "the {} was lost: {}", server.name, region.error().message);
-      }
-      MOTLEY_ASSIGN(joined.of_server, std::move(region));
-      joined.region = ServerRegion(joined.of_server->data(), join.bucket_elements, server.cores, join.size,
-                                   join.is_async, segments);
-    }
+    if (in_memory) MOTLEY_TRY(map_region(session, options, join, server, answer, joined));
   }
   // Until here the rack's server has waited for them itself.
   for (int rack = 0; rack < racks.racks(); ++rack) {
