@@ -53,6 +53,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
       {"accelerator",
        {{"all", python_bench("accelerator.py")},
         {"server-adamw", server_adamw_bench},
+        {"optimizer", python_bench("accelerator_optimizer.py")},
         {"exchange", python_bench("accelerator_exchange.py")}}},
       {"bad-input", {{"all", python_bench("bad_input.py")}}},
       {"consistency", {{"all", consistency_bench}}},
