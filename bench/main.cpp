@@ -29,6 +29,7 @@
 #include "bench/racks_bench.h"
 #include "bench/schedule_bench.h"
 #include "bench/serve_bench.h"
+#include "bench/server_adamw_bench.h"
 #include "bench/simulate_bench.h"
 #include "bench/simulation_bench.h"
 #include "bench/sparse_bench.h"
@@ -49,7 +50,11 @@ struct Part {
 
 const std::map<std::string, std::vector<Part>>& benches() {
   static const std::map<std::string, std::vector<Part>> all = {
-      {"accelerator", {{"all", python_bench("accelerator.py")}}},
+      {"accelerator",
+       {{"all", python_bench("accelerator.py")},
+        {"server-adamw", server_adamw_bench},
+        {"optimizer", python_bench("accelerator_optimizer.py")},
+        {"exchange", python_bench("accelerator_exchange.py")}}},
       {"bad-input", {{"all", python_bench("bad_input.py")}}},
       {"consistency", {{"all", consistency_bench}}},
       {"demo", {{"all", demo_bench}}},

@@ -266,5 +266,56 @@ TEST(FusedUpdate, MayWriteIntoTheBuffersOfItsInputs) {
   }
 }
 
+// The step into other buffers is the step in place, wherever these lie, and leaves everything else as it is.
+TEST(FusedUpdateApart, IsTheStepInPlaceAndKeepsWhatWas) {
+  Random random(25);
+  for (int round = 0; round < 120; ++round) {
+    const UpdateRule rule = kRules[round % 6];
+    Problem problem = random_problem(random, rule, 1 + random.below(9), random_count(random));
+    problem.wire.reset();
+    Arrays expected = plain(problem);
+    double squares = 0;
+    Problem sum = problem;
+    sum.options.rule = UpdateRule::kSum;
+    const Arrays gradient = plain(sum);
+    for (std::size_t e = 0; e < problem.count; ++e) squares += std::pow(double{gradient.weights[kShift + e]}, 2);
+    std::optional<double> first_squares;
+    for (Instructions instructions : supported()) {
+      for (const std::size_t shift : {std::size_t{0}, kShift}) {
+        SCOPED_TRACE(::testing::Message()
+                     << "rule " << static_cast<int>(rule) << ", " << problem.count << " elements, set "
+                     << static_cast<int>(instructions) << ", shift " << shift);
+        const std::size_t room = problem.count + 64;
+        std::vector<float> results(3 * room, 7);
+        const auto place = [&](std::size_t array) {  // on a line of cache, or shifted from it
+          auto at = reinterpret_cast<std::uintptr_t>(results.data() + array * room);
+          return reinterpret_cast<float*>((at + 63) / 64 * 64) + shift;
+        };
+        const Arrays before = problem.before;
+        const float* const state[] = {before.first.data() + kShift, before.second.data() + kShift};
+        float* const new_state[] = {place(1), place(2)};
+        const double found =
+            fused_update_apart(problem.wire_inputs(), problem.coefficients, problem.scale, problem.options,
+                               before.weights.data() + kShift, state, place(0), new_state, problem.count, instructions);
+        expect_same(before, problem.before);
+        const auto result = [&](std::size_t array) {
+          return std::vector<float>(place(array), place(array) + problem.count);
+        };
+        const auto part = [&](const std::vector<float>& all) {
+          return std::vector<float>(all.begin() + kShift, all.end() - 1);
+        };
+        expect_same(result(0), part(expected.weights));
+        if (state_arrays(rule) > 0) expect_same(result(1), part(expected.first));
+        if (state_arrays(rule) > 1) expect_same(result(2), part(expected.second));
+        for (std::size_t array = 0; array < 3; ++array) EXPECT_EQ(place(array)[problem.count], 7);
+        EXPECT_NEAR(found, squares, 1e-12 * squares);
+        EXPECT_EQ(found, first_squares.value_or(found));
+        first_squares = found;
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace motley::kernels

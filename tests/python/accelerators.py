@@ -1,5 +1,6 @@
 """The backend motley with tensors of an accelerator, in groups whose other ranks compute on the CPU: collectives against what
-they mean, training against one process, and how ranks end."""
+they mean, training against one process, and how ranks end; and a server-side optimizer of an accelerator's parameters."""
+import contextlib
 import itertools
 import signal
 import sys
@@ -170,6 +171,91 @@ class WithCpus(RanksTest):
                 for rank in found:
                     self.assertLess((rank["weights"] - one).abs().max() / one.abs().max(), 1e-9)
                 self.assertEqual(sorted(itertools.chain(*steps)), sorted([*range(SAMPLES)] * 2))
+
+
+SERVED_STEPS, SERVED_SAMPLES = 8, 12
+
+
+def make_served(optimizer, device):
+    """A net, torch's optimizer for it with two groups, and the batches of all ranks together."""
+    torch.manual_seed(5)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.Tanh(), torch.nn.Linear(40, 40), torch.nn.Tanh(), torch.nn.Linear(40, 1))
+    net = net.to(device)
+    kind, options = optimizer
+    made = kind([{"params": [parameter for parameter in net.parameters() if parameter.dim() > 1]},
+                 {"params": [parameter for parameter in net.parameters() if parameter.dim() == 1], "weight_decay": 0.0}], **options)
+    generator = torch.Generator().manual_seed(7)
+    size = (SERVED_STEPS, 2 * SERVED_SAMPLES)
+    # Every third batch has large errors, and so a gradient that is clipped.
+    scale = torch.tensor([10.0 if step % 3 == 2 else 1.0 for step in range(SERVED_STEPS)])[:, None, None]
+    return net, made, torch.randn(*size, 6, generator=generator), scale * torch.randn(*size, 1, generator=generator)
+
+
+def train_served(optimizer, max_grad_norm, accumulates):
+    """A rank's half of each batch, in one pass or in two; the weights, torch's state of them, and how often steps were taken back."""
+    device = torch.accelerator.current_accelerator()
+    net, made, inputs, targets = make_served(optimizer, device)
+    served = motley.optim.ParameterServerOptimizer(made, max_grad_norm=max_grad_norm, bucket_cap_mb=0.002, timeout=20)
+    first = SERVED_SAMPLES * dist.get_rank()
+    for step in range(SERVED_STEPS):
+        parts = [slice(first, first + SERVED_SAMPLES)]
+        if accumulates:
+            parts = [slice(first, first + 4), slice(first + 4, first + SERVED_SAMPLES)]
+        for part in parts:
+            with served.no_sync() if part is not parts[-1] else contextlib.nullcontext():
+                (mean_loss(net, inputs[step, part].to(device), targets[step, part].to(device)) * (part.stop - part.start)
+                 / SERVED_SAMPLES).backward()
+        served.step()
+        served.zero_grad()
+    state = {key: {field: value.cpu() for field, value in fields.items()} for key, fields in served.state_dict()["state"].items()}
+    return weights(net).cpu(), state, served.rollbacks
+
+
+def train_served_by_torch(optimizer, max_grad_norm):
+    net, made, inputs, targets = make_served(optimizer, "cpu")
+    clipped = 0
+    for step in range(SERVED_STEPS):
+        mean_loss(net, inputs[step], targets[step]).backward()
+        if max_grad_norm:
+            clipped += int(torch.nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm) > max_grad_norm)
+        made.step()
+        made.zero_grad()
+    return weights(net), made.state_dict()["state"], clipped
+
+
+def check_served():
+    """A rank's part in what ServerSideOptimizer says."""
+    adamw = (torch.optim.AdamW, {"lr": 0.01, "eps": 1e-4, "weight_decay": 0.3})
+    momentum = (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.02})
+    for optimizer, max_grad_norm, accumulates in ((adamw, None, False), (momentum, None, True), (adamw, 3.0, False), (momentum, 3.0, True)):
+        expected, state, clipped = train_served_by_torch(optimizer, max_grad_norm)
+        found, own_state, rollbacks = train_served(optimizer, max_grad_norm, accumulates)
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+        for key, fields in state.items():
+            for field, value in fields.items():
+                torch.testing.assert_close(own_state[key][field], value, rtol=1e-4, atol=2e-5)
+        assert rollbacks == clipped, (rollbacks, clipped)
+        assert not max_grad_norm or 0 < clipped < SERVED_STEPS, clipped
+
+
+SERVED = """
+import os
+import torch.distributed as dist
+import motley
+from accelerators import check_served
+dist.init_process_group("motley", init_method=os.environ["INIT"], rank=int(os.environ["RANK"]), world_size=2)
+check_served()
+dist.destroy_process_group()
+"""
+
+
+@needs_accelerator
+class ServerSideOptimizer(unittest.TestCase):
+    """Two ranks, each with its parameters on an accelerator and half of the batch, against one process with torch's optimizer."""
+
+    def test_it_steps_as_torch_does(self):
+        for code, text in run_scripts(SERVED, 2, fresh=True):
+            self.assertEqual(code, 0, text)
 
 
 LOSE_THE_CPU = """

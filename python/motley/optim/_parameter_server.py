@@ -6,8 +6,11 @@ maps, where it is on the same host. While backward still runs, hooks in C++ anno
 complete; step() waits for the new weights.
 
 Each parameter group is a set of parameters of its own at the server, as it has its own weight decay; what may change from step to
-step is its learning rate, which is sent with the gradients. With max_grad_norm the server only adds up, because the norm of a
-gradient is known after all of it, and each rank steps by itself.
+step is its learning rate, which is sent with the gradients.
+
+The norm of a gradient is known after all of it. With max_grad_norm a server that shares memory with all ranks steps a device's
+parameters before that all the same, keeps what was there, and makes a step whose norm was too large again, scaled. Elsewhere the
+server only adds up, and each rank steps by itself.
 """
 
 from __future__ import annotations
@@ -57,6 +60,12 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
     are the server's: load a checkpoint into model and optimizer before it, or the model first and then the optimizer by
     ``load_state_dict``, which sends both. After step() gradients are gone, as after zero_grad().
 
+    On an accelerator weights and the optimizer's state are in the host's memory, and the device has a copy of the weights, whose
+    parameters lie in flat buckets after the first step. Buckets come and go while the device computes.
+
+    Attributes:
+        rollbacks: with max_grad_norm, how many steps the server has made again because their norm was too large.
+
     Args:
         optimizer: a torch.optim.SGD, Adam or AdamW over float32 parameters; its groups, with their learning rates and the
             schedulers that set these, are this object's. Not stepped by itself any more.
@@ -65,7 +74,8 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             ranks on one host, which ends with it.
         token_file: the file (mode 0600) with those servers' token; by default the one that MOTLEY_TOKEN_FILE names. Ranks on several
             hosts also need MOTLEY_SECRET_FILE, a file with a secret of their own.
-        max_grad_norm: scales a step's gradient down to this Euclidean norm, as clip_grad_norm_ does, over all groups together.
+        max_grad_norm: scales a step's gradient down to this Euclidean norm, as clip_grad_norm_ does, over all groups together. For
+            parameters on an accelerator the server then takes twice the memory.
         process_group: whose ranks train together; those of the loader by default, or all.
         bucket_cap_mb: gradients travel in buckets of about this size.
         timeout: seconds that any wait for ranks or servers may take.
@@ -98,7 +108,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._is_made = True
         self.state = optimizer.state
-        self._optimizer, self._max_grad_norm = optimizer, max_grad_norm
+        self._optimizer, self._max_grad_norm, self.rollbacks = optimizer, max_grad_norm, 0
         self._bucket_bytes, self._timeout = int(bucket_cap_mb * _MEGABYTE), float(timeout)
         self._server = use_server(group, server, token_file, None, self._timeout)
         self._served = _Served(self._server.ranks.count, follows_loader=loader is not None)
@@ -117,18 +127,21 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 result = closure()
         served = self._served
-        if self._max_grad_norm is None:
+        if self._server_steps:
             self._check_fixed()
         if not served.is_loaded:
             self._load()
         served.arm()
         served.flush()
-        if self._max_grad_norm is None:
+        if self._server_steps:
             self._check_learning_rates()
         served.wait(self._timeout)
-        if self._max_grad_norm is not None:
+        if self._max_grad_norm is not None and self._server_steps:
+            self._clip(self._max_grad_norm)
+        elif self._max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_([parameter for group in self.param_groups for parameter in group["params"]], self._max_grad_norm)
             self._optimizer.step()
+        served.end_step()
         return result
 
     @contextlib.contextmanager
@@ -146,7 +159,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's own optimizer gives it, and takes it: on any rank, between steps."""
-        if self._served.is_loaded and self._max_grad_norm is None:
+        if self._served.is_loaded and self._server_steps:
             for parameters, group, served in zip(self._trained, self.param_groups, self._served.groups):
                 updates, arrays = served.save(self._timeout)
                 fields = _fields(self._optimizer, group)
@@ -158,7 +171,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         try:
             return self._optimizer.state_dict()
         finally:
-            if self._served.is_loaded and self._max_grad_norm is None:
+            if self._served.is_loaded and self._server_steps:
                 self.state.clear()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -219,21 +232,39 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         self._trained = [[parameter for parameter in group["params"] if parameter.requires_grad] for group in self.param_groups]
         self._sent: list[float | None] = [None] * len(self.param_groups)
         self._fixed = [_fixed(self._optimizer, group) for group in self.param_groups]
-        if self._max_grad_norm is not None:
-            sets = [(_motley.UpdateOptions("sum"), [parameter for parameters in self._trained for parameter in parameters])]
-        else:
+        everything = [parameter for parameters in self._trained for parameter in parameters]
+        clips = self._max_grad_norm is not None
+        self._server_steps = not (clips and any(self._server.ranks.gather(all(parameter.is_cpu for parameter in everything))))
+        if self._server_steps:
             sets = [(_update_options(self._optimizer, group), parameters) for group, parameters in zip(self.param_groups, self._trained)]
+            self._join_sets(sets, reversible=clips)
+            if clips and not all(served.is_reversible for served in self._served.groups):  # not in memory: as all ranks see it
+                self._served.leave()
+                self._server_steps = False
+        if not self._server_steps:
+            self._join_sets([(_motley.UpdateOptions("sum"), everything)])
+
+    def _join_sets(self, sets: list[tuple[_motley.UpdateOptions, list[torch.nn.Parameter]]], reversible: bool = False) -> None:
         for index, (update, parameters) in enumerate(sets):
             if not parameters:
                 raise ValueError(f"parameter group {index} has no parameter that requires a gradient; leave it out")
             named = list(zip(_number(index, parameters), parameters))
             self._served.groups.append(_motley.ServedParameters(
                 self._server.session, self._server.addresses, self._server.token, self._server.next_suffix(), update, named,
-                self._bucket_bytes, _begin_step(self._served, self._optimizer, self._sent, index), self._timeout))
+                self._bucket_bytes, _begin_step(self._served, self._optimizer, self._sent, index), self._timeout, reversible))
+
+    def _clip(self, max_grad_norm: float) -> None:
+        """Has the server make a step again whose gradient was too long; torch's formula. All ranks find the same."""
+        norm = math.sqrt(sum(served.squares() for served in self._served.groups))
+        factor = max_grad_norm / (norm + 1e-6)
+        if not factor >= 1:  # also where the norm is not a number
+            self.rollbacks += 1
+            for served in self._served.groups:
+                served.take_back(factor, self._timeout)
 
     def _load(self) -> None:
         self._server.ranks.agree(self._check_alone)
-        if self._max_grad_norm is None:
+        if self._server_steps:
             states = self._server.ranks.agree(lambda: [
                 _read_state(self._optimizer, group, parameters) for group, parameters in zip(self.param_groups, self._trained)])
             for served, (updates, arrays) in zip(self._served.groups, states):
@@ -308,6 +339,8 @@ class _Served(_Weight):
     def wait(self, timeout: float) -> None:
         for served in self.groups:
             served.wait(timeout)
+
+    def end_step(self) -> None:
         if not self.follows_loader:
             self.arm()
 

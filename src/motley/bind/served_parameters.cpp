@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace motley::bind {
 
@@ -49,10 +51,32 @@ Status ServedParameters::load(const State& state, double seconds) {
     }
   }));
   MOTLEY_TRY(reducer_->load(start, Deadline::after(seconds)));
+  const at::Device device = places.front().parameter.tensor.device();
+  if (!device.is_cpu()) return bind_device(device);
   return nn::catch_torch(ErrorCode::kInternal, "binding weights to the server's memory", [&] {
     for (const auto& place : places) {
+      place.parameter.tensor.set_data(view(place, reducer_->weights(place.bucket).data()));
+    }
+  });
+}
+
+// Parameters become views of flat buckets, so that each bucket is one copy.
+Status ServedParameters::bind_device(at::Device device) {
+  if (!reducer_->updates_weights()) return {};
+  auto pinned = nn::PinnedRegion::pin(device.type(), reducer_->weight_memory());
+  if (pinned) pinned_ = std::move(*pinned);
+  MOTLEY_ASSIGN(copies_, nn::DeviceCopies::create(device, pinned.has_value()));
+  return nn::catch_torch(ErrorCode::kInternal, "binding weights to buckets on the device", [&] {
+    const at::NoGradGuard no_grad;
+    for (const std::size_t elements : buckets_->bucket_elements()) {
+      weights_.push_back(at::empty({static_cast<std::int64_t>(elements)}, at::dtype(at::kFloat).device(device)));
+    }
+    for (const auto& place : buckets_->places()) {
       const at::Tensor& parameter = place.parameter.tensor;
-      if (parameter.is_cpu()) parameter.set_data(view(place, reducer_->weights(place.bucket).data()));
+      const at::Tensor values = weights_[static_cast<std::size_t>(place.bucket)].as_strided(
+          parameter.sizes(), at::infer_dense_strides(parameter.sizes(), parameter.strides()), place.offset);
+      values.copy_(parameter);
+      parameter.set_data(values);
     }
   });
 }
@@ -65,6 +89,7 @@ void ServedParameters::arm() {
 
 Status ServedParameters::announce(int bucket) {
   if (bucket == 0) {
+    next_fetch_ = 0;
     const Step step = begin_step_();
     weight_ = step.weight;
     reducer_->set_learning_rate(step.learning_rate);
@@ -75,7 +100,8 @@ Status ServedParameters::announce(int bucket) {
     const at::Tensor& gradient = places[index].parameter.tensor.grad();
     if (places[index].bucket == bucket && gradient.defined()) versions_[index] = gradient._version();
   }
-  return reducer_->start(number_, bucket, weight_);
+  MOTLEY_TRY(reducer_->start(number_, bucket, weight_));
+  return copies_ ? fetch_come() : Status();
 }
 
 Status ServedParameters::flush() {
@@ -95,25 +121,65 @@ Status ServedParameters::flush() {
 
 Status ServedParameters::wait(double seconds) {
   const Deadline deadline = Deadline::after(seconds);
-  for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
-    MOTLEY_TRY(reducer_->wait(bucket, deadline));
-    MOTLEY_TRY(fetch(bucket));
+  for (; next_fetch_ < buckets_->count(); ++next_fetch_) {
+    MOTLEY_TRY(reducer_->wait(next_fetch_, deadline));
+    MOTLEY_TRY(fetch(next_fetch_));
   }
+  MOTLEY_TRY(finish_copies());
   if (reducer_->updates_weights()) buckets_->zero();
   return {};
 }
 
-// What came for a bucket goes to the parameters' device.
+double ServedParameters::squares() const {
+  double sum = 0;
+  for (int bucket = 0; bucket < buckets_->count(); ++bucket) sum += reducer_->squares(bucket);
+  return sum;
+}
+
+Status ServedParameters::take_back(double factor, double seconds) {
+  // Their memory is written anew.
+  if (filled_) {
+    MOTLEY_TRY(
+        nn::catch_torch(ErrorCode::kInternal, "waiting for weights on the device", [&] { filled_->synchronize(); }));
+  }
+  reducer_->take_back(factor);
+  next_fetch_ = 0;
+  for (int bucket = 0; bucket < buckets_->count(); ++bucket) MOTLEY_TRY(reducer_->start(number_, bucket, weight_));
+  return wait(seconds);
+}
+
+// What came for a bucket goes to the parameters' device. Autograd has finished with these parameters, as it has given
+// their gradients; so weights may change while the device still computes those of earlier layers.
 Status ServedParameters::fetch(int bucket) {
   if (!reducer_->updates_weights()) return buckets_->fetch(bucket);
+  if (!copies_) return {};
+  const at::Tensor& into = weights_[static_cast<std::size_t>(bucket)];
+  const at::Tensor from = at::from_blob(
+      const_cast<float*>(reducer_->weights(bucket).data()), into.sizes(), [owner = shared_from_this()](void*) {},
+      at::kFloat);
+  if (copies_->overlap()) return copies_->fill({{from, into}}, [] {});
   return nn::catch_torch(ErrorCode::kInternal, "copying weights to the device", [&] {
     const at::NoGradGuard no_grad;
-    for (const auto& place : buckets_->places()) {
-      const at::Tensor& parameter = place.parameter.tensor;
-      if (place.bucket == bucket && !parameter.is_cpu()) {
-        parameter.copy_(view(place, reducer_->weights(bucket).data()));
-      }
-    }
+    into.copy_(from);
+  });
+}
+
+// The weights that have come while the device computes.
+Status ServedParameters::fetch_come() {
+  while (next_fetch_ < buckets_->count() && reducer_->has_come(next_fetch_)) {
+    MOTLEY_TRY(reducer_->wait(next_fetch_, Deadline::after(0)));
+    MOTLEY_TRY(fetch(next_fetch_++));
+  }
+  return {};
+}
+
+// What is computed from now on sees the weights.
+Status ServedParameters::finish_copies() {
+  if (!copies_ || !copies_->overlap()) return {};
+  MOTLEY_ASSIGN(filled_, copies_->filled());
+  return nn::catch_torch(ErrorCode::kInternal, "waiting for weights on the device", [&] {
+    const at::Device device = copies_->device();
+    filled_->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   });
 }
 
@@ -133,6 +199,10 @@ Result<ServedParameters::State> ServedParameters::save(double seconds) {
 
 void ServedParameters::leave() {
   if (!buckets_) return;
+  if (filled_) {
+    static_cast<void>(
+        nn::catch_torch(ErrorCode::kInternal, "waiting for weights on the device", [&] { filled_->synchronize(); }));
+  }
   for (const auto& place : buckets_->places()) {
     if (place.parameter.tensor.is_cpu()) place.parameter.tensor.set_data(place.parameter.tensor.detach().clone());
   }

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "motley/nn/gradients/device_copy.h"
 #include "motley/nn/gradients/gradient_buckets.h"
+#include "motley/nn/gradients/pinned_region.h"
 #include "motley/ps/client/server_reducer.h"
 
 namespace motley::bind {
@@ -40,7 +42,8 @@ class ServedParameters : public std::enable_shared_from_this<ServedParameters> {
   };
   // Hands weights and state to the servers, once, before the first step; collective. The weights are this rank's
   // parameters as they are, the same on all ranks. On the CPU the parameters then are the servers' weights, or a copy
-  // that they keep up to date.
+  // that they keep up to date; on a device they lie in buckets, which are copied there as they come, beside what the
+  // device computes.
   Status load(const State& state, double seconds);
 
   // The next backward announces what is complete; disarm() takes that back, unless something was announced.
@@ -51,6 +54,11 @@ class ServedParameters : public std::enable_shared_from_this<ServedParameters> {
   Status flush();
   // Until the step's new weights are there, or the sum of the gradients.
   Status wait(double seconds);
+  // Where updates can be taken back (ps::ServerReducer), after wait(): the sum of the squares of the step's gradient;
+  // and the step again, with a gradient scaled by this factor, which waits for its weights.
+  bool is_reversible() const { return reducer_->is_reversible(); }
+  double squares() const;
+  Status take_back(double factor, double seconds);
   // When a bucket was announced last, in seconds of the monotonic clock; 0: never.
   double announced_at() const { return announced_at_; }
 
@@ -68,7 +76,10 @@ class ServedParameters : public std::enable_shared_from_this<ServedParameters> {
         begin_step_(std::move(begin_step)) {}
   at::Tensor view(const nn::GradientBuckets::Place& place, const float* bucket);
   Status announce(int bucket);
+  Status bind_device(at::Device device);
   Status fetch(int bucket);
+  Status fetch_come();
+  Status finish_copies();
 
   const std::shared_ptr<net::Session> session_;
   const std::unique_ptr<ps::ServerReducer> reducer_;
@@ -77,7 +88,14 @@ class ServedParameters : public std::enable_shared_from_this<ServedParameters> {
   std::uint64_t number_ = 0;  // of the step
   double weight_ = 0;
   double announced_at_ = 0;
+  int next_fetch_ = 0;                                  // the first bucket that was not fetched in this step
   std::vector<std::optional<std::uint32_t>> versions_;  // of gradients when they were announced; by place
+
+  // On a device.
+  std::optional<nn::DeviceCopies> copies_;
+  nn::PinnedRegion pinned_;             // the servers' weights, where the device copies them by itself
+  std::vector<at::Tensor> weights_;     // flat, by bucket: the parameters are views
+  std::shared_ptr<c10::Event> filled_;  // the step's weights are there
 };
 
 }  // namespace motley::bind

@@ -41,12 +41,13 @@ void add_served_parameters(py::module_& module) {
       .def(py::init([](std::shared_ptr<net::Session> session, const std::vector<std::string>& servers,
                        const net::Secret& token, const std::string& suffix, const UpdateOptions& update,
                        const std::vector<std::pair<std::string, at::Tensor>>& parameters, std::size_t bucket_bytes,
-                       const Begin& begin_step, double seconds) {
+                       const Begin& begin_step, double seconds, bool reversible) {
              ps::ServerOptions options;
              for (const std::string& address : servers) {
                options.servers.push_back({value_or_raise(net::parse_endpoint(address)), token});
              }
              options.update = update;
+             options.reversible = reversible;
              options.job_suffix = suffix;
              nn::NamedTensors named;
              for (const auto& [name, tensor] : parameters) named.push_back({name, tensor});
@@ -58,7 +59,14 @@ void add_served_parameters(py::module_& module) {
                  ServedParameters::join(std::move(session), options, named, bucket_bytes, begin, seconds));
            }),
            py::arg("session"), py::arg("servers"), py::arg("token"), py::arg("suffix"), py::arg("update"),
-           py::arg("parameters"), py::arg("bucket_bytes"), py::arg("begin_step"), py::arg("seconds"), without_lock)
+           py::arg("parameters"), py::arg("bucket_bytes"), py::arg("begin_step"), py::arg("seconds"),
+           py::arg("reversible"), without_lock)
+      .def_property_readonly("is_reversible", &ServedParameters::is_reversible)
+      .def("squares", &ServedParameters::squares)
+      .def(
+          "take_back",
+          [](ServedParameters& served, double factor, double seconds) { check(served.take_back(factor, seconds)); },
+          py::arg("factor"), py::arg("seconds"), without_lock)
       .def(
           "load",
           [](ServedParameters& served, std::uint64_t updates, std::vector<nn::Tensors> arrays, double seconds) {

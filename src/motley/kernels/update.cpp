@@ -1,19 +1,29 @@
 // Goes through a chunk in blocks that stay in the first-level cache: of each block the gradients are widened and
 // summed, the optimizer's step is taken and the new weights are rounded for the wire, so that memory is passed over
-// once.
+// once. What the next blocks need is fetched meanwhile: the hardware's prefetchers lose streams that are left and come
+// back to in turn, as the passes within a block do.
 #include "motley/kernels/update.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "motley/kernels/sum.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace motley::kernels {
 namespace {
 
-constexpr std::size_t kBlock = 256;  // elements: a dozen blocks of float32 leave room in the first-level cache
-static_assert(kBlock == kInt8Block, "a block of int8 has one scale");
-constexpr std::size_t kGroup = 8;  // inputs in one pass: as many streams as the hardware's prefetchers follow
+constexpr std::size_t kBlock = 128;  // elements: some dozen blocks of float32 leave room in the first-level cache
+static_assert(kInt8Block % kBlock == 0, "values of a block have one scale of int8");
+constexpr std::size_t kGroup = 8;     // inputs in one pass: as many streams as the hardware's prefetchers follow
+constexpr std::size_t kAhead = 2;     // blocks, that what is needed is fetched ahead
+constexpr std::size_t kLine = 64;     // bytes, that are fetched at once
+constexpr std::size_t kSquares = 16;  // sums of squares that run beside each other
+static_assert(kBlock % kSquares == 0, "an element's sum does not depend on where blocks end");
 
 // An update's options as the loops want them.
 struct Factors {
@@ -65,6 +75,11 @@ void set_moments(const UpdateOptions& options, Factors& factors) {
   factors.root = static_cast<float>(1 / std::sqrt(bias(options.beta2)));
 }
 
+// A part of a step of momentum is of gradient and momentum, as Nesterov's form is.
+UpdateRule find_form(const UpdateOptions& options) {
+  return options.rule == UpdateRule::kMomentum && options.fraction < 1 ? UpdateRule::kNesterov : options.rule;
+}
+
 Factors compute_factors(const UpdateOptions& options) {
   Factors factors{};
   factors.learning_rate = static_cast<float>(options.learning_rate);
@@ -81,6 +96,13 @@ Factors compute_factors(const UpdateOptions& options) {
 void take_step(Instructions instructions, UpdateRule rule, const Factors& factors, const float* gradient,
                float* weights, float* first, float* second, std::size_t count) {
   MOTLEY_DISPATCH(instructions, step(rule, factors, gradient, weights, first, second, count));
+}
+
+void take_step_apart(Instructions instructions, UpdateRule rule, const Factors& factors, const float* gradient,
+                     const float* weights, const float* first, const float* second, float (*values)[kBlock],
+                     std::size_t count) {
+  MOTLEY_DISPATCH(instructions,
+                  step_apart(rule, factors, gradient, weights, first, second, values[0], values[1], values[2], count));
 }
 
 // The input's values from element `begin` as float32: where they lie, or in `widened`.
@@ -121,19 +143,67 @@ void sum_block(std::span<const WireInput> inputs, std::span<const float> coeffic
   } while (next < inputs.size());
 }
 
+// Always inlined: GCC takes a function that only fetches for one without effects, and leaves out calls of it.
+template <int kWrites, std::size_t kBytes>
+[[gnu::always_inline]] inline void fetch_lines(const void* values) {
+  for (std::size_t at = 0; at < kBytes; at += kLine) {
+    __builtin_prefetch(static_cast<const std::byte*>(values) + at, kWrites);
+  }
+}
+
+// Begins to bring what the elements [begin, begin + kBlock) need into the first-level cache. Of more inputs than are
+// summed in one pass it has no room for all.
+template <int kWrites>
+[[gnu::always_inline]] inline void fetch_block(std::span<const WireInput> inputs, const float* weights,
+                                               const float* const* state, int states, std::size_t begin) {
+  if (inputs.size() > kGroup) return;
+  for (const WireInput& input : inputs) {
+    const auto* const values = static_cast<const std::byte*>(input.values);
+    if (input.scales != nullptr) {
+      fetch_lines<0, kBlock>(values + begin);
+    } else if (input.format == WireFormat::kFloat32) {
+      fetch_lines<0, kBlock * sizeof(float)>(values + begin * sizeof(float));
+    } else {
+      fetch_lines<0, kBlock * sizeof(std::uint16_t)>(values + begin * sizeof(std::uint16_t));
+    }
+  }
+  fetch_lines<kWrites, kBlock * sizeof(float)>(weights + begin);
+  for (int array = 0; array < states; ++array) fetch_lines<kWrites, kBlock * sizeof(float)>(state[array] + begin);
+}
+
+// Copies a block, aligned to a line, to memory that is not read soon: whole lines past the caches, which so are not
+// fetched first.
+void stream_block(Instructions instructions, const float* from, float* to, std::size_t count) {
+  if (reinterpret_cast<std::uintptr_t>(to) % kLine != 0 || count % (kLine / sizeof(float)) != 0) {
+    std::memcpy(to, from, count * sizeof(float));
+    return;
+  }
+  MOTLEY_DISPATCH(instructions, stream_lines(from, to, count));
+}
+
+void finish_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+void add_block_squares(Instructions instructions, const float* values, std::size_t count, double* sums) {
+  MOTLEY_DISPATCH(instructions, add_squares(values, count, sums));
+}
+
 }  // namespace
 
 void fused_update(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale,
                   const UpdateOptions& options, float* weights, float* const* state, void* wire_weights,
                   WireFormat wire_format, std::size_t count, Instructions instructions) {
   const Factors factors = compute_factors(options);
-  // A part of a step of momentum is of gradient and momentum, as Nesterov's form is.
-  const UpdateRule form =
-      options.rule == UpdateRule::kMomentum && options.fraction < 1 ? UpdateRule::kNesterov : options.rule;
+  const UpdateRule form = find_form(options);
   const int states = state_arrays(form);
   alignas(64) float gradient[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t length = std::min(kBlock, count - begin);
+    const std::size_t ahead = begin + kAhead * kBlock;
+    if (ahead + kBlock <= count) fetch_block<1>(inputs, weights, state, states, ahead);
     sum_block(inputs, coefficients, scale, begin, length, gradient, instructions);
     take_step(instructions, form, factors, gradient, weights + begin, states > 0 ? state[0] + begin : nullptr,
               states > 1 ? state[1] + begin : nullptr, length);
@@ -141,6 +211,34 @@ void fused_update(std::span<const WireInput> inputs, std::span<const float> coef
     write_format(wire_format, {weights + begin, length},
                  static_cast<std::byte*>(wire_weights) + begin * byte_size(wire_format), instructions);
   }
+}
+
+double fused_update_apart(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale,
+                          const UpdateOptions& options, const float* weights, const float* const* state,
+                          float* new_weights, float* const* new_state, std::size_t count, Instructions instructions) {
+  const Factors factors = compute_factors(options);
+  const UpdateRule form = find_form(options);
+  const int states = state_arrays(form);
+  alignas(kLine) float gradient[kBlock];
+  alignas(kLine) float values[3][kBlock];  // the block's new weights and state
+  alignas(kLine) double squares[kSquares] = {};
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t length = std::min(kBlock, count - begin);
+    const std::size_t ahead = begin + kAhead * kBlock;
+    if (ahead + kBlock <= count) fetch_block<0>(inputs, weights, state, states, ahead);
+    sum_block(inputs, coefficients, scale, begin, length, gradient, instructions);
+    add_block_squares(instructions, gradient, length, squares);
+    take_step_apart(instructions, form, factors, gradient, weights + begin, states > 0 ? state[0] + begin : nullptr,
+                    states > 1 ? state[1] + begin : nullptr, values, length);
+    stream_block(instructions, values[0], new_weights + begin, length);
+    for (int array = 0; array < states; ++array) {
+      stream_block(instructions, values[array + 1], new_state[array] + begin, length);
+    }
+  }
+  finish_streams();
+  double sum = 0;
+  for (const double one : squares) sum += one;
+  return sum;
 }
 
 }  // namespace motley::kernels

@@ -58,4 +58,12 @@ void fused_update(std::span<const WireInput> inputs, std::span<const float> coef
                   const UpdateOptions& options, float* weights, float* const* state, void* wire_weights,
                   WireFormat wire_format, std::size_t count, Instructions instructions = best_instructions());
 
+// The same step, which can be taken back, since what was there stays: the new weights and state are written to other
+// buffers, past the caches, so that memory moves as many bytes as in place. Returns the sum of the gradient's squares,
+// in double precision; all instruction sets add in the same order. No two buffers may overlap.
+double fused_update_apart(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale,
+                          const UpdateOptions& options, const float* weights, const float* const* state,
+                          float* new_weights, float* const* new_state, std::size_t count,
+                          Instructions instructions = best_instructions());
+
 }  // namespace motley::kernels

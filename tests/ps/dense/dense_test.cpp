@@ -302,6 +302,132 @@ TEST(SharedMemory, CoresThatComeLateDoNothingTwice) {
   });
 }
 
+// A job of one bucket's arrays, updated in place by the kernel alone.
+struct PlainJob {
+  std::vector<float> weights;
+  std::vector<float> first, second;
+
+  explicit PlainJob(std::vector<float> start)
+      : weights(std::move(start)), first(weights.size()), second(weights.size()) {}
+  void update(const std::vector<std::vector<float>>& gradients, const collective::Mean& mean, float factor,
+              const kernels::UpdateOptions& options) {
+    std::vector<kernels::WireInput> inputs;
+    for (const int rank : mean.ranks) inputs.push_back({gradients[static_cast<std::size_t>(rank)].data()});
+    const std::vector<float> coefficients(mean.coefficients.begin(), mean.coefficients.end());
+    float* const state[] = {first.data(), second.data()};
+    kernels::fused_update(inputs, coefficients, static_cast<float>(mean.scale) * factor, options, weights.data(), state,
+                          nullptr, kernels::WireFormat::kFloat32, weights.size());
+  }
+};
+
+// What a step's ranks bring: gradients by rank, and their mean's coefficients.
+struct Brought {
+  std::vector<std::vector<float>> gradients;
+  collective::Mean mean;
+
+  Brought(std::uint64_t seed, int size, std::uint64_t step, int bucket, std::size_t elements) {
+    std::vector<double> ranks_weights;
+    for (int rank = 0; rank < size; ++rank) {
+      ranks_weights.push_back(make_weight(seed, rank, step));
+      auto& values = gradients.emplace_back();
+      for (std::size_t e = 0; e < elements; ++e) {
+        values.push_back(static_cast<float>(gradient(seed, rank, step, bucket, e)));
+      }
+    }
+    mean = collective::weighted_mean(ranks_weights);
+  }
+  double squares() const {
+    double sum = 0;
+    for (std::size_t e = 0; e < gradients[0].size(); ++e) {
+      double value = 0;
+      for (std::size_t at = 0; at < mean.ranks.size(); ++at) {
+        value += mean.coefficients[at] * gradients[static_cast<std::size_t>(mean.ranks[at])][e];
+      }
+      sum += std::pow(value * mean.scale, 2);
+    }
+    return sum;
+  }
+};
+
+class Reversible : public ::testing::TestWithParam<UpdateRule> {};
+INSTANTIATE_TEST_SUITE_P(Server, Reversible,
+                         ::testing::Values(UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kAdamW));
+
+// Some steps are taken back, once or twice, and made again with the gradient scaled: weights and state are bitwise what
+// a job has that knew the factor before, whoever asks for them, and so is the number of steps.
+TEST_P(Reversible, AStepThatIsTakenBackLeavesNothing) {
+  constexpr std::uint64_t kSteps = 7;
+  for (const int size : {1, 3}) {
+    const std::uint64_t seed = mix({static_cast<std::uint64_t>(size), 17});
+    const Layout layout = make_layout(seed, 3, 90000);
+    Servers servers(1, 3);
+    const kernels::UpdateOptions update = make_update(GetParam());
+    const auto redone = [](std::uint64_t step) { return step % 3; };  // times
+    const auto factor = [](std::uint64_t step, std::uint64_t time) {
+      return 1 / (1.7 + static_cast<double>(step + time));
+    };
+    collective::run_threads(size, true, [&](int rank, collective::ThreadSession& session) {
+      ServerOptions options;
+      options.method = collective::Method::kParameterServer;
+      options.servers = servers.addresses;
+      options.update = update;
+      options.chunk_bytes = 4096;
+      options.reversible = true;
+      auto reducer = ServerReducer::create(session, options);
+      ASSERT_TRUE(reducer) << reducer.error().message;
+      ASSERT_TRUE((*reducer)->prepare(layout, Deadline::after(30)));
+      ASSERT_TRUE((*reducer)->is_reversible());
+      const ServerState start = initial_state(seed, layout);
+      ASSERT_TRUE((*reducer)->load(start, Deadline::after(30)));
+      std::vector<PlainJob> plain;
+      for (const auto& weights : start.weights) plain.emplace_back(weights);
+      const auto take_round = [&](std::uint64_t step) {
+        for (int bucket = 0; bucket < 3; ++bucket) {
+          ASSERT_TRUE((*reducer)->start(step, bucket, make_weight(seed, rank, step)));
+        }
+        for (int bucket = 0; bucket < 3; ++bucket) ASSERT_TRUE((*reducer)->wait(bucket, Deadline::after(30)));
+      };
+      for (std::uint64_t step = 0; step < kSteps; ++step) {
+        (*reducer)->set_learning_rate(0.1);
+        std::vector<Brought> brought;
+        for (int bucket = 0; bucket < 3; ++bucket) {
+          brought.emplace_back(seed, size, step, bucket, layout.bucket_elements[static_cast<std::size_t>(bucket)]);
+          std::ranges::copy(brought.back().gradients[static_cast<std::size_t>(rank)],
+                            reinterpret_cast<float*>((*reducer)->buffer(bucket).data()));
+        }
+        take_round(step);
+        for (int bucket = 0; bucket < 3; ++bucket) {
+          const double squares = brought[static_cast<std::size_t>(bucket)].squares();
+          EXPECT_NEAR((*reducer)->squares(bucket), squares, 1e-5 * squares);
+        }
+        for (std::uint64_t time = 0; time < redone(step); ++time) {
+          (*reducer)->take_back(factor(step, time));
+          take_round(step);
+        }
+        const double last = redone(step) == 0 ? 1 : factor(step, redone(step) - 1);
+        kernels::UpdateOptions own = update;
+        own.learning_rate = 0.1;
+        own.step = static_cast<double>(step + 1);
+        for (std::size_t bucket = 0; bucket < plain.size(); ++bucket) {
+          plain[bucket].update(brought[bucket].gradients, brought[bucket].mean, static_cast<float>(last), own);
+          EXPECT_THAT((*reducer)->weights(static_cast<int>(bucket)),
+                      ::testing::ElementsAreArray(plain[bucket].weights));
+        }
+      }
+      const auto saved = (*reducer)->save(Deadline::after(30));
+      ASSERT_TRUE(saved) << saved.error().message;
+      EXPECT_EQ(saved->updates, kSteps);
+      for (std::size_t bucket = 0; bucket < plain.size(); ++bucket) {
+        EXPECT_EQ(saved->weights[bucket], plain[bucket].weights);
+        const std::vector<float>* const state[] = {&plain[bucket].first, &plain[bucket].second};
+        for (std::size_t array = 0; array < saved->optimizer.size(); ++array) {
+          EXPECT_EQ(saved->optimizer[array][bucket], *state[array]);
+        }
+      }
+    });
+  }
+}
+
 // What one rank does with a job until something fails; the last error.
 Status try_to_train(collective::ThreadSession& session, const ServerOptions& options, const Layout& layout, int steps,
                     double seconds = 20) {

@@ -50,7 +50,7 @@ class MemoryPath final : public ServerPath {
   Result<Answer> wait(int bucket, const Deadline& deadline) override {
     // Where ranks share processors with the server, one that wakes for every bucket takes time from the next ones,
     // which it needs as well: it sleeps until the last that it has started.
-    if (!joined_.may_spin && !is_async_) MOTLEY_TRY(wait_for_bucket(last_started_, deadline));
+    if (!joined_.may_spin && !is_async_ && !has_come(bucket)) MOTLEY_TRY(wait_for_bucket(last_started_, deadline));
     MOTLEY_TRY(wait_for_bucket(bucket, deadline));
     if (is_async_) return Answer{.rounds = joined_.region.rounds(bucket, rank_)};
     Answer answer;
@@ -64,6 +64,10 @@ class MemoryPath final : public ServerPath {
     return answer;
   }
 
+  bool has_come(int bucket) const override {
+    return done(bucket).reached(rounds_[bucket].number * model_.buckets()[bucket].segments());
+  }
+
   void abort(const Error&) override {}  // waits ask the session
 
   std::uint64_t bytes_sent() const override {
@@ -73,11 +77,15 @@ class MemoryPath final : public ServerPath {
   }
 
  private:
+  // Counts a bucket's segments.
+  SharedCounter& done(int bucket) const {
+    return is_async_ ? joined_.region.answered(bucket, rank_) : joined_.region.bucket(bucket).updated;
+  }
+
   Status wait_for_bucket(int bucket, const Deadline& deadline) {
-    SharedCounter& done = is_async_ ? joined_.region.answered(bucket, rank_) : joined_.region.bucket(bucket).updated;
     const auto segments = model_.buckets()[bucket].segments();
     if (!MOTLEY_KEEPS("server-bucket-updated")) return {};
-    return wait_until_reached(done, rounds_[bucket].number * segments, joined_.may_spin,
+    return wait_until_reached(done(bucket), rounds_[bucket].number * segments, joined_.may_spin,
                               [&] { return check_wait(bucket, deadline); });
   }
 

@@ -230,6 +230,25 @@ void give_bins(std::vector<ControlConnections::Server>& servers, const std::vect
   }
 }
 
+// The region that a server has made for the job.
+Status map_region(net::Session& session, const ServerOptions& options, const ServerJoin& join,
+                  const ControlConnections::Server& server, const ServerJoined& answer, Joined& joined) {
+  const std::size_t segments = join.is_reversible ? joined.model.segments().size() : 0;
+  if (answer.region_bytes !=
+      ServerRegion::bytes(join.bucket_elements, server.cores, join.size, join.is_async, segments)) {
+    return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, answer.region_bytes);
+  }
+  auto region = net::Region::map(answer.region, answer.region_bytes);
+  if (!region && region.error().code == ErrorCode::kIo && options.elastic) {  // with the process that made it
+    MOTLEY_TRY(session.health());
+    return fail(ErrorCode::kServerLost, "the {} was lost: {}", server.name, region.error().message);
+  }
+  MOTLEY_ASSIGN(joined.of_server, std::move(region));
+  joined.region =
+      ServerRegion(joined.of_server->data(), join.bucket_elements, server.cores, join.size, join.is_async, segments);
+  return {};
+}
+
 }  // namespace
 
 Result<Joined> join_servers(net::Session& session, const ServerOptions& options, const collective::Layout& layout,
@@ -269,6 +288,7 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
   if (in_memory) {
     MOTLEY_ASSIGN(joined.gradients, net::Region::create(std::max<std::size_t>(joined.model.bytes(), 64)));
     join.region = joined.gradients->address();
+    join.is_reversible = options.reversible;
   }
   const bool is_one_host = membership.on_one_host() &&
                            std::ranges::all_of(servers, [&](const auto& server) { return server.host_id == host; });
@@ -305,19 +325,7 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
       joined.model.divide(options.chunk_bytes, answer.bins, bin_speeds);
       joined.model.fold_bins(answer.cores);
     }
-    if (in_memory) {
-      if (answer.region_bytes != ServerRegion::bytes(join.bucket_elements, server.cores, join.size, join.is_async)) {
-        return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, answer.region_bytes);
-      }
-      auto region = net::Region::map(answer.region, answer.region_bytes);
-      if (!region && region.error().code == ErrorCode::kIo && options.elastic) {  // with the process that made it
-        MOTLEY_TRY(session.health());
-        return fail(ErrorCode::kServerLost, "the {} was lost: {}", server.name, region.error().message);
-      }
-      MOTLEY_ASSIGN(joined.of_server, std::move(region));
-      joined.region =
-          ServerRegion(joined.of_server->data(), join.bucket_elements, server.cores, join.size, join.is_async);
-    }
+    if (in_memory) MOTLEY_TRY(map_region(session, options, join, server, answer, joined));
   }
   // Until here the rack's server has waited for them itself.
   for (int rack = 0; rack < racks.racks(); ++rack) {

@@ -41,7 +41,10 @@ struct ServerOptions : collective::ReducerOptions {
   std::vector<int> rank_racks;         // hierarchical: for each rank, which of the servers is in its rack
   kernels::UpdateOptions update;       // kSum: the servers only add up
   std::size_t chunk_bytes = 32 << 10;  // unit of aggregation
-  bool servers_share_memory = true;    // where server and all ranks are on one host
+  // Whether an update can be taken back, where gradients go over memory and servers take the optimizer's step; weights
+  // and its state then take twice the memory there.
+  bool reversible = false;
+  bool servers_share_memory = true;  // where server and all ranks are on one host
   // Steps that a rank may be ahead of the slowest (kAnyStaleness: any number); none: all take each step together.
   std::optional<std::uint32_t> staleness;
   double top_k = 0.01;     // kTopK: the share of a gradient's values that is sent

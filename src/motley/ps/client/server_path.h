@@ -130,6 +130,8 @@ class ServerPath {
   virtual Status start(int bucket, const Round& round) = 0;
   // Where servers only add up, the sum then stands in the gradients' place.
   virtual Result<Answer> wait(int bucket, const Deadline& deadline) = 0;
+  // Whether wait() would return at once; false where only wait() knows.
+  virtual bool has_come(int) const { return false; }
   virtual void abort(const Error& error) = 0;
   virtual std::uint64_t bytes_sent() const = 0;
 

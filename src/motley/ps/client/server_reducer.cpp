@@ -74,7 +74,21 @@ std::span<std::byte> ServerReducer::buffer(int bucket) {
 
 std::span<const float> ServerReducer::weights(int bucket) {
   const DividedModel::Bucket& it = joined_.model.buckets()[bucket];
-  return {reinterpret_cast<const float*>(path_->weights() + it.offset), it.elements};
+  const std::byte* const all = is_reversible() ? joined_.region.values_after(update_) : path_->weights();
+  return {reinterpret_cast<const float*>(all + it.offset), it.elements};
+}
+
+std::span<std::byte> ServerReducer::weight_memory() const {
+  if (!is_reversible()) return {path_->weights(), joined_.model.bytes()};
+  std::byte* const begin = joined_.region.values_after(0);
+  return {begin, joined_.region.values_after(1) + joined_.model.bytes()};
+}
+
+double ServerReducer::squares(int bucket) const {
+  const DividedModel::Bucket& it = joined_.model.buckets()[bucket];
+  double sum = 0;
+  for (std::size_t segment = it.first; segment < it.last; ++segment) sum += joined_.region.squares(segment);
+  return sum;
 }
 
 void ServerReducer::begin_step(double total_weight, bool together) {
@@ -88,11 +102,17 @@ Status ServerReducer::start(std::uint64_t step, int index, double weight) {
   MOTLEY_INVARIANT(weight >= 0, "the weight {} of bucket {} is negative or not a number", weight, index);
   Bucket& bucket = buckets_[index];
   MOTLEY_INVARIANT(!bucket.under_way, "bucket {} was started again before it was waited for", index);
+  if (index == 0 && is_reversible()) {
+    if (!redo_factor_) ++update_;
+    factor_ = redo_factor_.value_or(1);
+    redo_factor_.reset();
+  }
   next_bucket_ = (next_bucket_ + 1) % static_cast<int>(buckets_.size());
   bucket.under_way = true;
   bucket.weight = weight;
   ++bucket.round.number;
-  bucket.round.announcement = {step, is_async() ? weight / step_weight_ : weight, learning_rate_, ahead_};
+  bucket.round.announcement = {step,   is_async() ? weight / step_weight_ : weight, learning_rate_, ahead_, factor_,
+                               update_};
   return path_->start(index, bucket.round);
 }
 
@@ -177,7 +197,7 @@ Result<ServerState> ServerReducer::save(const Deadline& deadline) {
     return fail(ErrorCode::kUnavailable, "a step is under way, which the servers may have done in part");
   }
   const auto lock = controls_.lock();
-  ServerState state{.updates = loaded_updates_ + buckets_.front().round.number};
+  ServerState state{.updates = loaded_updates_ + (is_reversible() ? update_ : buckets_.front().round.number)};
   for (const std::uint64_t elements : joined_.model.bucket_elements()) state.weights.emplace_back(elements);
   state.optimizer.assign(kernels::state_arrays(options_.update.rule), state.weights);
   MOTLEY_TRY(each_piece(

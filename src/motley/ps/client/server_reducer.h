@@ -28,7 +28,9 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   void abort(const Error& error) override;
   std::string name() const override { return "parameter-server"; }
   std::uint64_t bytes_sent() const override { return path_ ? path_->bytes_sent() : 0; }
-  bool in_memory() const { return joined_.gradients != nullptr; }              // after prepare
+  bool in_memory() const { return joined_.gradients != nullptr; }  // after prepare
+  // Whether the bucket was started, and wait() for it would return at once; false where only wait() knows.
+  bool has_come(int bucket) const { return buckets_[bucket].under_way && path_->has_come(bucket); }
   int cores() const { return static_cast<int>(joined_.model.load().size()); }  // of all servers, after prepare
 
   // Whether the servers take the optimizer's step; else they only add up, and the following is of no use.
@@ -43,6 +45,17 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   std::optional<int> lost_server() override;
   std::vector<int> server_cores() const override;
   void begin_step(double total_weight, bool together) override;
+  // All memory that weights() are in, in one piece; after prepare().
+  std::span<std::byte> weight_memory() const;
+  // Whether updates can be taken back (ServerOptions::reversible), after prepare(). Then weights(bucket) are elsewhere
+  // after each update, and those of the one before stay as they were.
+  bool is_reversible() const { return options_.reversible && in_memory() && updates_weights(); }
+  // Where they can, after the bucket's wait(): the sum of the squares of its gradient, as the last update had it; the
+  // same on all ranks.
+  double squares(int bucket) const;
+  // Where they can, after wait() for all buckets: the last update counts for nothing. The next start() of each makes it
+  // again, of gradients that are as they were, times this factor; the same on all ranks.
+  void take_back(double factor) { redo_factor_ = factor; }
   Status load(const ServerState& state, const Deadline& deadline) override;
   Result<ServerState> save(const Deadline& deadline) override;
 
@@ -74,6 +87,10 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   bool has_state_ = false;  // all servers have theirs
   std::uint64_t loaded_updates_ = 0;
   std::uint32_t committed_ = 0;  // rounds
+  // Where updates can be taken back.
+  std::uint64_t update_ = 0;  // that was started last
+  double factor_ = 1;         // of its gradient
+  std::optional<double> redo_factor_;
 };
 
 }  // namespace motley::ps

@@ -5,6 +5,8 @@
 #include <sched.h>
 #include <sys/eventfd.h>
 
+#include <bit>
+
 #include "motley/base/clock.h"
 #include "motley/base/os/signals.h"
 
@@ -30,7 +32,8 @@ std::optional<collective::Mean> AggregationTask::weigh(std::size_t bucket, std::
   std::vector<double> weights;
   for (std::size_t at = 0; at < announced.size(); ++at) {
     const Announcement& it = announced[at];
-    if (it.step != first.step || it.learning_rate != first.learning_rate || !(it.weight >= 0)) {
+    if (it.step != first.step || it.learning_rate != first.learning_rate || it.update != first.update ||
+        std::bit_cast<std::uint64_t>(it.factor) != std::bit_cast<std::uint64_t>(first.factor) || !(it.weight >= 0)) {
       give_up(Error{ErrorCode::kInvalidInput,
                     fmt::format("bucket {}: rank {} is at step {} with learning rate {} and weight {}, rank {} at step "
                                 "{} with learning rate {}",

@@ -38,7 +38,10 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
     return {};
   };
   const std::size_t bytes = job->model_.bytes();
-  MOTLEY_TRY(allocate(job->state_, kernels::state_arrays(join.update.rule), bytes, "the optimizer's state"));
+  const bool is_reversible = join.is_reversible && !regions.empty();
+  const std::size_t arrays = kernels::state_arrays(join.update.rule);
+  MOTLEY_TRY(allocate(job->state_, is_reversible ? 2 * arrays : arrays, bytes, "the optimizer's state"));
+  if (is_reversible) job->made_.assign(job->model_.segments().size(), 0);
   if (join.elastic.kept_seconds > 0 && join.update.rule != kernels::UpdateRule::kSum) {
     MOTLEY_TRY(allocate(job->kept_, 1 + job->state_.size(), bytes, "the state of the update before"));
     job->counts_.assign(job->model_.segments().size(), kNotThere);
@@ -48,9 +51,10 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
   }
   if (!regions.empty()) {
     job->gradients_ = std::move(regions);
-    MOTLEY_ASSIGN(job->region_,
-                  net::Region::create(ServerRegion::bytes(join.bucket_elements, cores, join.size, join.is_async)));
-    job->shared_ = ServerRegion(job->region_->data(), join.bucket_elements, cores, join.size, join.is_async);
+    MOTLEY_ASSIGN(job->region_, net::Region::create(ServerRegion::bytes(join.bucket_elements, cores, join.size,
+                                                                        join.is_async, job->reversible_segments())));
+    job->shared_ = ServerRegion(job->region_->data(), join.bucket_elements, cores, join.size, join.is_async,
+                                job->reversible_segments());
     return job;
   }
   job->push_at_ = job->model_.frame_offsets(join.wire);
@@ -144,8 +148,10 @@ std::size_t DenseJob::bytes_needed(const ServerJoin& join, int cores, bool in_me
   const bool keeps = join.elastic.kept_seconds > 0 && join.update.rule != kernels::UpdateRule::kSum;
   const std::size_t copies = arrays * (keeps ? 2 : 1);
   if (in_memory) {
-    return ServerRegion::bytes(join.bucket_elements, cores, join.size, join.is_async) +
-           (join.is_async ? copies : copies - 1) * bytes;
+    const std::size_t segments =
+        join.is_reversible ? segment_count(join.bucket_elements, join.chunk_bytes, join.bins) : 0;
+    return ServerRegion::bytes(join.bucket_elements, cores, join.size, join.is_async, segments) +
+           (join.is_async ? copies : (copies - 1) * (join.is_reversible ? 2 : 1)) * bytes;
   }
   double share = static_cast<double>(cores) / join.bins;
   if (!join.bin_speeds.empty()) {
@@ -159,8 +165,10 @@ std::size_t DenseJob::bytes_needed(const ServerJoin& join, int cores, bool in_me
   return (copies + (join.wire.lossy() ? 1 : 0)) * own + (join.is_async ? 2 : 1) * pushes;
 }
 
-float* DenseJob::array(std::size_t index, const Segment& segment) const {
-  float* values = index > 0                    ? state_[index - 1].as<float>()
+float* DenseJob::array_after(std::uint64_t update, std::size_t index, const Segment& segment) const {
+  const std::size_t first = is_reversible() ? update % 2 * (state_.size() / 2) : 0;
+  float* values = index > 0                    ? state_[first + index - 1].as<float>()
+                  : is_reversible()            ? reinterpret_cast<float*>(shared_.values_after(update))
                   : in_memory() && !is_async() ? reinterpret_cast<float*>(shared_.values())
                                                : weights_.as<float>();
   return values + model_.element_index(segment);
@@ -172,11 +180,13 @@ std::byte* DenseJob::pushed(std::size_t rank, std::size_t segment) const {
 }
 
 std::span<float> DenseJob::part(const StatePart& part) {
-  if (part.array > state_.size() || part.segment >= model_.segments().size()) return {};
+  const std::size_t arrays = is_reversible() ? state_.size() / 2 : state_.size();
+  if (part.array > arrays || part.segment >= model_.segments().size()) return {};
   const Segment& segment = model_.segments()[part.segment];
   const std::size_t begin = part.piece * kPieceElements;
   if (!(is_here(segment) || is_kept(segment)) || begin >= segment.count) return {};
-  return {array(part.array, segment) + begin, std::min(kPieceElements, segment.count - begin)};
+  const std::uint64_t made = made_.empty() ? 0 : made_[part.segment];
+  return {array_after(made, part.array, segment) + begin, std::min(kPieceElements, segment.count - begin)};
 }
 
 // Where all wait for all, those that have brought less than another are missing; in an asynchronous job the slowest

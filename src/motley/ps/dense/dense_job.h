@@ -31,7 +31,9 @@ class DenseJob {
   // Whether cores take segments as they are free, where otherwise each has its own.
   bool claimed() const { return in_memory() && !is_async(); }
   std::size_t region_bytes() const {
-    return region_ ? ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.is_async) : 0;
+    return region_
+               ? ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.is_async, reversible_segments())
+               : 0;
   }
   net::RegionAddress region_address() const { return region_ ? region_->address() : net::RegionAddress(); }
   // Memory that a job of this form takes here, in bytes.
@@ -74,8 +76,12 @@ class DenseJob {
   }
   // Whether its state is another server's, and kept here.
   bool is_kept(const Segment& segment) const { return join_.elastic.kept.contains(segment.bin); }
-  // A segment's weights (0) or the optimizer's state (1 and on).
-  float* array(std::size_t index, const Segment& segment) const;
+  bool is_reversible() const { return in_memory() && join_.is_reversible; }
+  std::size_t reversible_segments() const { return join_.is_reversible ? model_.segments().size() : 0; }
+  // A segment's weights (0) or the optimizer's state (1 and on); where updates can be taken back, as they are after
+  // this one.
+  float* array(std::size_t index, const Segment& segment) const { return array_after(0, index, segment); }
+  float* array_after(std::uint64_t update, std::size_t index, const Segment& segment) const;
   // Of an elastic job, before an update of these values: keeps them as they are.
   void keep(const Segment& segment, std::size_t begin, std::size_t count) const;
   // And after the segment's update of this round.
@@ -102,7 +108,8 @@ class DenseJob {
   std::vector<std::size_t> answer_at_;
   Pages acknowledged_;         // lossy forms: weights as workers have them; without an optimizer what answers left out
   std::vector<Pages> copies_;  // asynchronous and over channels: weights on their way to each rank, in the wire's form
-  std::vector<Pages> state_;
+  std::vector<Pages> state_;   // where updates can be taken back twice: after even updates, then after odd ones
+  std::vector<std::uint64_t> made_;    // where updates can be taken back: how many, by segment
   std::vector<Pages> kept_;            // elastic: the weights and the state before each segment's last update
   std::vector<std::uint64_t> counts_;  // elastic: the updates of each segment that were made, or kNotThere
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank

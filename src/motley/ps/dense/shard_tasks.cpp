@@ -121,6 +121,29 @@ class ShardTask : public AggregationTask {
                             std::min(chunk, segment.count - begin));
     }
   }
+  // The same where it can be taken back: weights and state as they were after the update before become those after this
+  // one. Returns the sum of the gradient's squares.
+  template <class SetInputs>
+  double take_reversible_step(const Segment& segment, std::span<const kernels::WireInput> inputs,
+                              std::span<const float> coefficients, float scale, const kernels::UpdateOptions& options,
+                              std::uint64_t update, const SetInputs& set_inputs) {
+    const std::size_t arrays = job_->state_.size() / 2;
+    std::vector<const float*> state(arrays);
+    std::vector<float*> new_state(arrays);
+    double squares = 0;
+    const std::size_t chunk = chunk_elements();
+    for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
+      set_inputs(begin);
+      for (std::size_t array = 0; array < arrays; ++array) {
+        state[array] = job_->array_after(update - 1, array + 1, segment) + begin;
+        new_state[array] = job_->array_after(update, array + 1, segment) + begin;
+      }
+      squares += kernels::fused_update_apart(
+          inputs, coefficients, scale, options, job_->array_after(update - 1, 0, segment) + begin, state.data(),
+          job_->array_after(update, 0, segment) + begin, new_state.data(), std::min(chunk, segment.count - begin));
+    }
+    return squares;
+  }
   // Those of an asynchronous job's rank alone, or of all.
   Arrivals& rank_arrivals(std::size_t rank) { return arrivals_[arrivals_.size() > 1 ? rank : 0]; }
   // When the rank started the bucket in memory, as it says.
@@ -236,8 +259,9 @@ class DenseShardTask final : public ShardTask {
     if (!mean) return false;
     ranks_ = mean->ranks;
     coefficients_.assign(mean->coefficients.begin(), mean->coefficients.end());
-    scale_ = static_cast<float>(mean->scale);
+    scale_ = static_cast<float>(mean->scale) * static_cast<float>(announcements_[0].factor);
     answer_ = {announcements_[0].step, mean->total_weight, announcements_[0].learning_rate, 0};
+    answer_.update = announcements_[0].update;
     metrics_.step.set(answer_.step);
     if (job_->claimed()) {
       times_.clear();
@@ -271,7 +295,7 @@ class DenseShardTask final : public ShardTask {
     const float whole = 1;
     const std::span coefficients = sparse ? std::span(&whole, 1) : std::span<const float>(coefficients_);
     std::vector<kernels::WireInput> inputs(coefficients.size());
-    take_step(segment, inputs, coefficients, scale_, options, lossy ? nullptr : answer, format, [&](std::size_t begin) {
+    const auto set_inputs = [&](std::size_t begin) {
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         if (sparse) {
           inputs[i] = {sum_.data() + begin};
@@ -281,7 +305,15 @@ class DenseShardTask final : public ShardTask {
         inputs[i] =
             lossy ? join.wire.input(frame, segment.count, begin) : kernels::WireInput{frame + begin * width, format};
       }
-    });
+    };
+    if (job_->is_reversible()) {
+      options.step = static_cast<double>(job_->updates_ + answer_.update);
+      job_->shared_.squares(item.index) =
+          take_reversible_step(segment, inputs, coefficients, scale_, options, answer_.update, set_inputs);
+      job_->made_[item.index] = answer_.update;
+    } else {
+      take_step(segment, inputs, coefficients, scale_, options, lossy ? nullptr : answer, format, set_inputs);
+    }
     job_->record_update(item.index, round());
     if (job_->claimed()) {
       count_update(metrics_, *std::ranges::min_element(times_), monotonic_seconds());

@@ -28,6 +28,7 @@ constexpr int kMaxBins = 65536;
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
 constexpr double kSmallestChunkBytes = 64;
 constexpr double kMaxRendezvousSeconds = 4e6;
+constexpr std::size_t kPage = 4096;
 
 struct Failure {
   ErrorCode code = ErrorCode::kInternal;
@@ -61,10 +62,12 @@ bool is_sensible(const ServerJoin& join) {
   const ElasticJoin& elastic = join.elastic;
   const bool is_replicated = elastic.kept.count > 0 || elastic.adopted.count > 0 || !elastic.keeper.empty();
   const bool elastic_fits = !is_elastic || is_plain || (!join.is_async && !is_replicated);
+  const bool is_reversible = join.is_reversible && join.update.rule != kernels::UpdateRule::kSum;
+  const bool reversible_fits = !join.is_reversible || (is_reversible && is_plain && !is_elastic);
   const auto& buckets = join.bucket_elements;
   const std::uint64_t elements = std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0});
-  return racks_fit && speeds_fit && density_fits && wire_fits && elastic_fits && join.first_bin < join.bins &&
-         !buckets.empty() && elements <= kMaxElements &&
+  return racks_fit && speeds_fit && density_fits && wire_fits && elastic_fits && reversible_fits &&
+         join.first_bin < join.bins && !buckets.empty() && elements <= kMaxElements &&
          (!join.is_async || join.update.rule != kernels::UpdateRule::kSum);
 }
 
@@ -146,6 +149,7 @@ void fields(Archive& archive, ServerJoin& join) {
   archive.required("cores", join.cores, NumberIs::between(0, kMaxBins));
   archive.required("chunk_bytes", join.chunk_bytes, NumberIs::between(kSmallestChunkBytes, kMaxElements));
   archive.required("is_async", join.is_async);
+  archive.required("is_reversible", join.is_reversible);
   archive.required("wire", join.wire.type, NumberIs::between(0, static_cast<int>(collective::WireType::kTopK)));
   archive.required("density", join.wire.density, NumberIs::kFraction);
   archive.required("rule", join.update.rule, NumberIs::between(0, static_cast<int>(kernels::UpdateRule::kAdamW)));
@@ -221,7 +225,7 @@ std::vector<int> decode_missing_ranks(std::span<const std::byte> bytes, int size
 }
 
 ServerRegion::ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size,
-                           bool is_async)
+                           bool is_async, std::size_t reversible_segments)
     : data_(data), size_(static_cast<std::size_t>(size)) {
   const std::size_t announced = bucket_elements.size() * size_;
   buckets_at_ = cores * sizeof(ThreadState);
@@ -229,13 +233,17 @@ ServerRegion::ServerRegion(std::byte* data, std::span<const std::uint64_t> bucke
   answered_at_ = announced_at_ + announced * sizeof(Announced);
   rounds_at_ = answered_at_ + (is_async ? announced * sizeof(Answered) : 0);
   const std::size_t rounds = is_async ? announced * size_ * sizeof(std::uint32_t) : 0;
-  values_at_ = rounds_at_ + (rounds + 63) / 64 * 64;
+  squares_at_ = rounds_at_ + (rounds + 63) / 64 * 64;
+  values_at_ = (squares_at_ + reversible_segments * sizeof(double) + kPage - 1) / kPage * kPage;
   value_bytes_ = collective::value_offsets(bucket_elements, sizeof(float)).back();
+  if (reversible_segments > 0) value_bytes_ = (value_bytes_ + kPage - 1) / kPage * kPage;
 }
 
-std::size_t ServerRegion::bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool is_async) {
-  const ServerRegion region(nullptr, bucket_elements, cores, size, is_async);
-  return region.values_at_ + (is_async ? size : 1) * region.value_bytes_;
+std::size_t ServerRegion::bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool is_async,
+                                std::size_t reversible_segments) {
+  const ServerRegion region(nullptr, bucket_elements, cores, size, is_async, reversible_segments);
+  const std::size_t copies = is_async ? static_cast<std::size_t>(size) : reversible_segments > 0 ? 2 : 1;
+  return region.values_at_ + copies * region.value_bytes_;
 }
 
 }  // namespace motley::ps

@@ -115,8 +115,9 @@ struct ServerJoin {
   int first_bin = 0;  // of this server
   int cores = 0;      // of this server, that the job uses; 0: all
   std::uint64_t chunk_bytes = 0;
-  bool is_async = false;      // each rank's push updates the weights by itself
-  collective::WireForm wire;  // of pushes over channels
+  bool is_async = false;       // each rank's push updates the weights by itself
+  bool is_reversible = false;  // an update can be taken back; in memory only
+  collective::WireForm wire;   // of pushes over channels
   kernels::UpdateOptions update;
   std::vector<std::uint64_t> bucket_elements;
   std::vector<double> bin_speeds;  // of the cores of all servers, for the chunk map; empty: all equal
@@ -166,14 +167,17 @@ inline constexpr std::uint32_t kAnyStaleness = std::numeric_limits<std::uint32_t
 
 // What goes with a bucket's gradient, and comes back with its weights (then `weight` is the total). In an asynchronous
 // job `weight` is the rank's share of a whole step, at most one, and the answer waits until no rank is more than
-// `ahead` rounds behind.
+// `ahead` rounds behind. Where updates can be taken back, `update` counts them: the same one again is made in place of
+// the one before.
 struct Announcement {
   std::uint64_t step = 0;
   double weight = 0;
   double learning_rate = 0;
   std::uint64_t ahead = 0;
+  double factor = 1;  // of the gradient, beside its weight
+  std::uint64_t update = 0;
 };
-static_assert(sizeof(Announcement) == 32);
+static_assert(sizeof(Announcement) == 48);
 
 std::vector<std::byte> encode(const ServerInfo& info);
 std::vector<std::byte> encode(ServerJoin join);
@@ -194,9 +198,9 @@ std::vector<std::byte> copy_bytes(const Range& values) {
   return {bytes.begin(), bytes.end()};
 }
 
-// The region that a server makes for a job whose ranks are all on its host: first the control words, then the weights,
-// of an asynchronous job once for each rank. Gradients are in a region of each rank, buckets one after the other as
-// weights are here.
+// The region that a server makes for a job whose ranks are all on its host: first the control words, then, on pages of
+// their own, the weights, of an asynchronous job once for each rank, and where updates can be taken back twice.
+// Gradients are in a region of each rank, buckets one after the other as weights are here.
 class ServerRegion {
  public:
   // Whether a core sleeps, so that whoever finishes a count has to ring it.
@@ -217,8 +221,11 @@ class ServerRegion {
   using Answered = SharedCounter;
 
   ServerRegion() = default;
-  ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size, bool is_async);
-  static std::size_t bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool is_async);
+  // `reversible_segments`: how many the model has, where updates can be taken back; else 0.
+  ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size, bool is_async,
+               std::size_t reversible_segments);
+  static std::size_t bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool is_async,
+                           std::size_t reversible_segments);
 
   ThreadState& core(std::size_t core) const { return at<ThreadState>(0, core); }
   BucketState& bucket(std::size_t bucket) const { return at<BucketState>(buckets_at_, bucket); }
@@ -232,8 +239,12 @@ class ServerRegion {
   std::span<std::uint32_t> rounds(std::size_t bucket, std::size_t rank) const {
     return {&at<std::uint32_t>(rounds_at_, (bucket * size_ + rank) * size_), size_};
   }
+  // Where updates can be taken back: the sum of the squares of a segment's gradient, as its last update had it.
+  double& squares(std::size_t segment) const { return at<double>(squares_at_, segment); }
   std::byte* values() const { return data_ + values_at_; }
   std::byte* rank_values(std::size_t rank) const { return values() + rank * value_bytes_; }
+  // Where updates can be taken back: the weights after this one.
+  std::byte* values_after(std::uint64_t update) const { return values() + update % 2 * value_bytes_; }
 
  private:
   template <class T>
@@ -245,6 +256,7 @@ class ServerRegion {
   std::size_t size_ = 0;
   std::size_t answered_at_ = 0;
   std::size_t rounds_at_ = 0;
+  std::size_t squares_at_ = 0;
   std::size_t value_bytes_ = 0;
   std::size_t buckets_at_ = 0;
   std::size_t announced_at_ = 0;

@@ -88,6 +88,9 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
   if (a.bin_speeds != b.bin_speeds) return "the measured speed of servers differs";
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
   if (a.is_async != b.is_async) return differ("whether ranks may be at different steps", a.is_async, b.is_async);
+  if (a.is_reversible != b.is_reversible) {
+    return differ("whether updates can be taken back", a.is_reversible, b.is_reversible);
+  }
   if (a.wire != b.wire) return differ("the type on the wire", to_string(a.wire), to_string(b.wire));
   if (a.elastic != b.elastic) return differ("the number of updates", a.elastic.updates, b.elastic.updates);
   const auto& [left, right] = std::tie(a.bucket_elements, b.bucket_elements);
