@@ -319,7 +319,7 @@ def run_folder(shop, choose):
 
 
 def address(shop, choose):
-    wrong = choose.choice(["127.0.0.1:99999", "127.0.0.1:", ":::", "no host:1", "127.0.0.1:x", "127.0.0.1:-1"])
+    wrong = choose.choice(["127.0.0.1:99999", "127.0.0.1:", ":::", "host:port", "127.0.0.1:x", "127.0.0.1:-1"])
     token = shop.copy("token", "0123456789abcdef0123456789abcdef")
     token.chmod(0o600)
     words = choose.choice([["server", "--listen", wrong, "--token-file", token],
