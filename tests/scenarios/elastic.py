@@ -273,7 +273,7 @@ class Elastic(ElasticRun):
             (("--elastic", "0:4"), "accepted: MIN:MAX"),
             (("--elastic", "4:2"), "accepted: MIN:MAX"),
             (("--elastic", "2:4", "--workers", 5), "accepted with elastic 2:4: up to 4"),
-            (("--elastic", "2:4", "--workers", 1), "the job has 1 workers"),
+            (("--elastic", "2:4", "--workers", 1), "the job has 1 worker;"),
             (("--elastic", "2:4", "--gradient-sync.servers", "127.0.0.1:1"), "gradient_sync.method: auto"),
             ((*served, "--gradient-sync.consistency", "async"), "gradient_sync.consistency: async"),
             ((*served, "--gradient-sync.placement", "colocated"), "gradient_sync.placement: colocated"),

@@ -63,7 +63,7 @@ class Simulate(unittest.TestCase):
             (("--straggler", "0:1:0.5"), "stragglers[0].slowdown is 0.5"),
             (("--straggler", "7:0:2"), "stragglers[0].stage is 7; the plan has stages 0 to 1"),
             (("--jitter", "-1"), "--jitter: '-1' is not accepted"),
-            (("--micro-batches", 256), "stages[0] has 2 replicas, but a micro-batch has 1 samples"),
+            (("--micro-batches", 256), "stages[0] has 2 replicas, but a micro-batch has 1 sample ("),
             (("--global-batch-size", 4), "micro_batches"),
         ):
             self.assertIn(words, self.simulate(*flags, expect=2))

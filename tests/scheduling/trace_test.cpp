@@ -248,7 +248,7 @@ TEST(Trace, GavelsHaveStepsInsteadOfSeconds) {
   };
   EXPECT_THAT(parse_trace(early, "msr.trace").error().message, HasSubstr("with a table of throughputs"));
   EXPECT_THAT(refused("LM (batch size 5)\tc\t-n\t1\t40\t0\t2"), HasSubstr("g:1: model is 'LM (batch size 5)'"));
-  EXPECT_THAT(refused("GPT\tc\t-n\t1\t40\t0\t1"), HasSubstr("for 1 workers on 'v100'; its types: k80, v100"));
+  EXPECT_THAT(refused("GPT\tc\t-n\t1\t40\t0\t1"), HasSubstr("for 1 worker on 'v100'; its types: k80, v100"));
   EXPECT_THAT(refused("LM (batch size 5)\tc\t-n\t1\tmany\t0\t1"), HasSubstr("g:1: steps is 'many'"));
   EXPECT_THAT(refused("LM (batch size 5)\tc\t-n\t1\t40\t0\t1.5"), HasSubstr("g:1: workers is '1.5'"));
   EXPECT_THAT(refused("LM (batch size 5)\tc\t-n\t1\t40\t-1\t1"), HasSubstr("g:1: arrival is '-1'"));

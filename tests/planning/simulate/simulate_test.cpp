@@ -767,7 +767,7 @@ TEST(Simulate, ErrorsNameFieldAndValue) {
   EXPECT_THAT(message(created), HasSubstr("stages[1].replicas[0].type is 'abacus'; accepted are"));
   created = good;
   created.plan.batch = 4;
-  EXPECT_THAT(message(created), HasSubstr("stages[0] has 2 replicas, but a micro-batch has 1 samples"));
+  EXPECT_THAT(message(created), HasSubstr("stages[0] has 2 replicas, but a micro-batch has 1 sample ("));
   created = good;
   created.plan.batch = created.plan.micro_batches = 1'000'000'000;
   created.plan.stages[0].replicas[0] = {"type0", 1, 1};
