@@ -110,12 +110,12 @@ class Exporting(ExportCase):
         self.assertIn("export: no Python with the package motley: /bin/false does not have it; accepted: MOTLEY_PYTHON=", done.stderr)
 
     def test_the_program_starts_scripts_by_python(self):
-        (self.folder / "rank.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+        (self.folder / "rank.py").write_text("import os\nos.write(1, '|rank {RANK} of {WORLD_SIZE}|'.format_map(os.environ).encode())\n")
         environment = {**os.environ, "MOTLEY_PYTHON": sys.executable}
         done = subprocess.run([BINARY, "launch", "--workers", "2", "rank.py"], cwd=self.folder, env=environment, capture_output=True,
                               text=True, timeout=120, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("rank 1 of 2", done.stdout)
+        self.assertIn("|rank 1 of 2|", done.stdout)
         for words in (["run", "--help"], ["help", "run"]):
             done = subprocess.run([BINARY, *words], env=environment, capture_output=True, text=True, timeout=120, check=True)
             self.assertIn("--replacements INT", done.stdout)

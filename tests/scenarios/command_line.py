@@ -60,6 +60,7 @@ class Words(Folder):
                              (("train", "--lr", 0.1), "did you mean '--optimizer.learning-rate'"),
                              (("completion", "tcsh"), "'tcsh' is not accepted; accepted: one of bash, zsh, fish"),
                              (("train", "job.yaml", "--steps"), "--steps: has no value; accepted: INT"),
+                             (("--json", "check"), "'--json' stands before the command; accepted: behind it, motley check --json"),
                              (("help", "shcedule"), "'shcedule' is no command; did you mean 'schedule'?"),
                              (("train", "--help=optimiser"), "'optimiser' is no topic; did you mean 'optimizer'? accepted: ")):
             with self.subTest(words):

@@ -1,5 +1,6 @@
 """Pages of runs, as motley report writes them: a resumed run's history, and runs compared, each figure against one computed here."""
 
+import collections
 import json
 import pathlib
 import re
@@ -11,8 +12,12 @@ from harness import BINARY, Scenario, interrupt
 
 def middle_half(lines):
     """Of the steps that a page takes its typical step from, those whose time is in the middle half."""
-    steps = sorted((line for line in lines if "step_seconds" in line and not line.get("baseline") and line["step"] > 20),
-                   key=lambda line: line["step_seconds"])
+    settled = [line for line in lines if "step_seconds" in line and not line.get("baseline") and line["step"] > 20]
+    splits = collections.Counter(tuple(line["batch_split"]) for line in settled)
+    commonest = max(sorted(splits), key=splits.get)
+    if splits[commonest] >= max(5, len(settled) / 4):
+        settled = [line for line in settled if tuple(line["batch_split"]) == commonest]
+    steps = sorted(settled, key=lambda line: line["step_seconds"])
     quarter = len(steps) // 4
     return steps[quarter : len(steps) - quarter]
 

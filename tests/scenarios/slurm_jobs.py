@@ -74,7 +74,8 @@ class SlurmJobs(LiveService):
                 self.wait_until("first", "running", 4)
                 self.wait_for_step("first", 150, seconds=120)
         self.wait_until("second", "running")
-        self.assertRegex(self.schedule("why", "first"), "shrunk from 4 to . workers")
+        # On a busy machine it may be done by now.
+        self.assertRegex(self.schedule("why", "first"), "shrunk from 4 to . workers|completed after .* with [123] workers")
         self.wait_until("third", "running")
         for name in epochs:  # by the time that the last has begun, the others may be done
             self.wait_for_step(name, 300, seconds=240)

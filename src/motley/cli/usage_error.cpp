@@ -120,6 +120,9 @@ std::string explain_usage_error(const CLI::App& app, const CLI::ParseError& prob
   const CommandText command = describe(typed);
   const std::vector<std::string> left = typed.remaining();
   if (is_about_a_value(problem)) return fmt::format("{}: {}", command.name(), problem.what());
+  if (const std::string early = find_flag(app.remaining()); !early.empty() && &typed != &app) {
+    return fmt::format("'{}' stands before the command; accepted: behind it, {} {}", early, command.name(), early);
+  }
   if (const std::string flag = find_flag(left); !flag.empty()) return explain_flag(command, flag, old);
   if (typed.get_require_subcommand_min() > 0) {
     return left.empty() ? with_commands(command, "needs a command; ")

@@ -302,8 +302,8 @@ Status RankWorker::describe_run(const RunDirectory::Measured& before) {
                  format_count(layout_->stages(), "stage"), planning::to_string(layout_->plan().schedule));
   } else {
     const nn::Stage& stage = *replica_->network.stage;
-    spdlog::info("{}: {} parameters, {}, gradient synchronisation: {}", stage.name(), stage.parameter_count(), work,
-                 replica_->sync->name());
+    spdlog::info("{}: {} parameters, {}{}", stage.name(), stage.parameter_count(), work,
+                 context_->present.size() > 1 ? ", gradients by " + replica_->sync->name() : "");
   }
   if (const auto samples = static_cast<std::int64_t>(data_.train().size());
       samples < job_.training.global_batch_size && !is_synthetic(job_)) {
