@@ -5,16 +5,14 @@
 Gradients come in buckets, as DistributedDataParallel gives them, all at once. The limit is copies of as many bytes from the device and
 of as many to it, at the same time.
 """
-import os
 import statistics
-import sys
 import time
 
 import torch
 import torch.distributed as dist
 
 import motley
-from rows import print_rows, read_flags, row, run, say
+from rows import print_rows, row, run_on_ranks, say
 
 RANKS = 2
 BYTES = 46_800_000
@@ -75,8 +73,4 @@ def be_rank(quick):
 
 
 if __name__ == "__main__":
-    quick = read_flags(__doc__).quick
-    if "RANK" in os.environ:
-        be_rank(quick)
-    else:
-        print(run(["motley", "launch", "--workers", RANKS, __file__, *sys.argv[1:]]), end="")
+    run_on_ranks(__doc__, __file__, be_rank, RANKS)

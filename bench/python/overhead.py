@@ -2,7 +2,6 @@
 
     overhead.py [--quick]     measures (starts two ranks of itself)
 """
-import os
 import statistics
 import sys
 
@@ -11,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import motley
-from rows import SCRIPTS, print_rows, read_flags, row, run
+from rows import SCRIPTS, print_rows, row, run_on_ranks
 from turns import compare, differences
 
 sys.path.insert(0, str(SCRIPTS))
@@ -87,8 +86,4 @@ def be_rank(quick):
 
 
 if __name__ == "__main__":
-    quick = read_flags(__doc__).quick
-    if "RANK" in os.environ:
-        be_rank(quick)
-    else:
-        print(run(["motley", "launch", "--workers", 2, __file__, *sys.argv[1:]]), end="")
+    run_on_ranks(__doc__, __file__, be_rank, 2)

@@ -4,16 +4,14 @@
 
 There are 46.8 MB of parameters, as in ResNet-18, and gradients that need no computation, so that a step is what follows one.
 """
-import os
 import statistics
-import sys
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import motley
-from rows import print_rows, read_flags, row, run, say
+from rows import print_rows, row, run_on_ranks, say
 from turns import compare
 
 WORKERS = 4
@@ -82,8 +80,4 @@ def be_rank(quick):
 
 
 if __name__ == "__main__":
-    quick = read_flags(__doc__).quick
-    if "RANK" in os.environ:
-        be_rank(quick)
-    else:
-        print(run(["motley", "launch", "--workers", WORKERS, __file__, *sys.argv[1:]], **VARIABLES), end="")
+    run_on_ranks(__doc__, __file__, be_rank, WORKERS, **VARIABLES)

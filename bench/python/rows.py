@@ -45,6 +45,16 @@ def run(command, deadline=DEADLINE, **variables):
     return done.stdout
 
 
+def run_on_ranks(text, file, be_rank, workers, **variables):
+    """The whole of a script that starts ranks of itself, of which `text` is what it says of itself: each calls be_rank(quick), and what
+    they print is what it prints."""
+    quick = read_flags(text).quick
+    if "RANK" in os.environ:
+        be_rank(quick)
+    else:
+        print(run(["motley", "launch", "--workers", workers, file, *sys.argv[1:]], **variables), end="")
+
+
 def last_step_ms(output):
     """The median step of the last 20, as the examples print it."""
     return float(re.findall(r"([0-9.]+) ms a step", output)[-1])

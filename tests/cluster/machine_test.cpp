@@ -96,6 +96,19 @@ TEST(MachineTest, GpusOfOneModelAreOneTypeAndAWorkerEach) {
   EXPECT_EQ(*parse_cluster(to_yaml(cluster), "cluster.yaml"), cluster);
 }
 
+TEST(MachineTest, CpusAreADeviceForEachSoManyCores) {
+  Machine machine;
+  machine.cores = 8;
+  machine.memory_bytes = 1e10;
+  for (const auto& [threads, count] : {std::pair{3, 2}, {1, 8}, {16, 1}}) {
+    Cluster cluster = default_cluster(machine);
+    divide_cpu(machine, threads, cluster);
+    EXPECT_EQ(cluster.device_type("cpu")->count, count);
+    EXPECT_DOUBLE_EQ(cluster.device_type("cpu")->memory_bytes, 1e10 / count);
+    EXPECT_EQ(cluster.nodes.front().devices.front().count, count);
+  }
+}
+
 TEST(MachineTest, WhatIsMissingComesWithAdvice) {
   Machine machine;
   machine.memory_bytes = 1e6;

@@ -126,16 +126,6 @@ Result<model::Profile> read_any_profile(const PlanningInput& input, const cluste
   return profile;
 }
 
-// This machine has a CPU device for each so many of its cores as the profile was measured with.
-void divide_cores(const model::Profile& profile, cluster::Cluster& cluster) {
-  for (cluster::DeviceType& type : cluster.device_types) {
-    const model::DeviceProfile* const measured = profile.device(type.name);
-    if (type.kind != cluster::DeviceKind::kCpu || measured == nullptr || measured->threads == 0) continue;
-    type.count = std::max<std::int64_t>(1, cluster::detect_machine().cores / measured->threads);
-    type.memory_bytes /= static_cast<double>(type.count);
-  }
-}
-
 }  // namespace
 
 Result<PlanningData> planning_data(const PlanningInput& input) {
@@ -144,16 +134,17 @@ Result<PlanningData> planning_data(const PlanningInput& input) {
                 input.model.empty() ? "neither is given" : "both are given");
   }
   PlanningData data{.profile = {}, .cluster = {}};
-  const bool is_here = input.cluster.empty();
+  const auto here = input.cluster.empty() ? std::optional(cluster::detect_machine()) : std::nullopt;
   MOTLEY_ASSIGN(data.cluster,
-                is_here ? cluster::default_cluster(cluster::detect_machine())
-                        : read_document(input.documents, input.cluster, cluster::parse_cluster, cluster::read_cluster));
+                here ? cluster::default_cluster(*here)
+                     : read_document(input.documents, input.cluster, cluster::parse_cluster, cluster::read_cluster));
   if (!input.profile.empty()) {
     MOTLEY_ASSIGN(data.profile, read_any_profile(input, data.cluster));
-    if (is_here) divide_cores(data.profile, data.cluster);
+    const model::DeviceProfile* const cpu = data.profile.device("cpu");
+    if (here && cpu != nullptr && cpu->threads > 0) cluster::divide_cpu(*here, cpu->threads, data.cluster);
   } else {
     MOTLEY_ASSIGN(const model::Graph graph, model::table(input.model));
-    const std::string file = is_here ? "this machine (see --cluster)" : input.cluster;
+    const std::string file = here ? "this machine (see --cluster)" : input.cluster;
     MOTLEY_ASSIGN(data.profile, estimate_on(data.cluster, file, graph, input.batch));
   }
   return data;

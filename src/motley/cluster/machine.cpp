@@ -255,6 +255,18 @@ Cluster default_cluster(const Machine& machine) {
   return cluster;
 }
 
+void divide_cpu(const Machine& machine, std::int64_t threads, Cluster& cluster) {
+  const std::int64_t count = std::max<std::int64_t>(1, machine.cores / threads);
+  for (DeviceType& type : cluster.device_types) {
+    if (type.kind != DeviceKind::kCpu) continue;
+    type.count = count;
+    type.memory_bytes /= static_cast<double>(count);
+    for (NodeDevices& devices : cluster.nodes.front().devices) {
+      if (devices.type == type.name) devices.count = count;
+    }
+  }
+}
+
 std::vector<CheckItem> check_machine(const Machine& machine, const std::string& torch_version) {
   std::vector<CheckItem> items;
   items.push_back({"processor", true, true,

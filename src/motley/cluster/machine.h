@@ -48,6 +48,8 @@ Machine detect_machine();
 
 // The machine as a cluster of one node, with one worker a GPU, or one of all cores where there is no GPU.
 Cluster default_cluster(const Machine& machine);
+// Makes that cluster's CPU a device for each worker of so many threads that the machine has cores for, at least one.
+void divide_cpu(const Machine& machine, std::int64_t threads, Cluster& cluster);
 
 struct CheckItem {
   std::string name;

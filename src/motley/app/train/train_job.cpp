@@ -33,15 +33,7 @@ cluster::Cluster describe_machine(const train::Job& job) {
   const cluster::Machine machine = cluster::detect_machine();
   cluster::Cluster cluster = cluster::default_cluster(machine);
   cluster.workers.clear();
-  const std::int64_t count = std::max<std::int64_t>(1, machine.cores / job.execution.threads);
-  for (cluster::DeviceType& type : cluster.device_types) {
-    if (type.kind != cluster::DeviceKind::kCpu) continue;
-    type.count = count;
-    type.memory_bytes /= static_cast<double>(count);
-    for (cluster::NodeDevices& devices : cluster.nodes.front().devices) {
-      if (devices.type == type.name) devices.count = count;
-    }
-  }
+  cluster::divide_cpu(machine, job.execution.threads, cluster);
   return cluster;
 }
 
