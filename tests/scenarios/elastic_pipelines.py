@@ -15,6 +15,7 @@ DEEP = [(3, [1], {}), (6, [0.5, 0.5], {}), (10, [0.4, 0.3, 0.3], {"recompute": T
 
 class ElasticPipelines(PlannedJobs):
     layers = LAYERS
+    seconds_per_sample = 5e-5  # of each layer: slow enough that workers are lost while there are steps left
 
     def setUp(self):
         super().setUp()
@@ -25,7 +26,7 @@ class ElasticPipelines(PlannedJobs):
         if "--replacements" not in flags:
             flags += ("--replacements", 0)
         return self.start(run, *self.flags, "--plan", self.plan(run, stages, **fields), "--emulation",
-                          self.profile({f"type{i}": 5e-5 for i in range(3)}), "--elastic", f"{least}:{workers}", *flags,
+                          self.profile({f"type{i}": self.seconds_per_sample for i in range(3)}), "--elastic", f"{least}:{workers}", *flags,
                           environment=environment)
 
     def finish(self, process, expect=0):
@@ -154,6 +155,7 @@ class ElasticPipelines(PlannedJobs):
 
     def test_clipped_gradients_of_tied_parameters(self):
         self.use_transformer()
+        self.seconds_per_sample = 3e-4  # as its layers compute longer
         self.flags = (*TIED, "--max-grad-norm", 1)
         self.train("one", *self.flags, "--workers", 1, "--steps", 20)
         stages = [(2, [0.5, 0.5], {}), (5, [0.5, 0.5], {})]
