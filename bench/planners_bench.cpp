@@ -1,12 +1,11 @@
 #include "bench/planners_bench.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <map>
 #include <mutex>
-#include <thread>
 
+#include "bench/parallel.h"
 #include "bench/planning_cases.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
@@ -22,7 +21,6 @@ namespace {
 
 constexpr double kMaxSeconds = 3;  // of one run of one method
 constexpr double kExactSeconds = 5;
-constexpr int kThreads = 2;
 
 // Several runs of one method on one problem.
 struct Cell {
@@ -52,18 +50,7 @@ std::vector<planning::Planner> methods() {
 }
 
 bool is_random(const std::string& method) {
-  return method == "genetic" || method == "bayesian" || method.starts_with("rl-");
-}
-
-// Calls work(0) .. work(count - 1) on a few threads.
-void in_parallel(int count, const std::function<void(int)>& work) {
-  std::atomic<int> next = 0;
-  std::vector<std::jthread> threads;
-  for (int thread = 0; thread < kThreads; ++thread) {
-    threads.emplace_back([&] {
-      for (int i = next++; i < count; i = next++) work(i);
-    });
-  }
+  return method == "random" || method == "genetic" || method == "bayesian" || method.starts_with("rl-");
 }
 
 Cell measure(const planning::Planner& method, const PlanningCase& planning, const planning::Answer& best, int seeds) {

@@ -7,5 +7,8 @@
 namespace motley::bench {
 
 Result<std::vector<BenchRow>> planners_bench(const BenchOptions& options);
+// Whether learning finds more than drawing at random does, with as many evaluations; writes learning.html and
+// learning.csv.
+Result<std::vector<BenchRow>> planners_learning(const BenchOptions& options);
 
 }  // namespace motley::bench

@@ -6,6 +6,8 @@
 #include "motley/model/profile.h"
 #include "motley/model/tables.h"
 #include "motley/planning/search/planner.h"
+#include "motley/planning/search/random_problem.h"
+#include "motley/planning/search/search.h"
 
 namespace motley::bench {
 namespace {
@@ -79,6 +81,19 @@ std::vector<model::DeviceSpeed> list_speeds(const cluster::Cluster& cluster) {
 std::filesystem::path shared_data(const BenchOptions& options) {
   const std::filesystem::path folder = options.source_folder / "../shared/data";
   return std::filesystem::exists(folder) ? folder : std::filesystem::path();
+}
+
+PlanningCase random_case(int layers, int types, std::uint64_t seed) {
+  PlanningCase planning{.name = fmt::format("random-{}x{}-{}", layers, types, seed),
+                        .problem = planning::random_problem({.layers = layers, .types = types, .max_count = 16}, seed),
+                        .objective = {}};
+  const planning::Request fastest{.problem = planning.problem,
+                                  .objective = {.criterion = planning::Criterion::kMaxThroughput}};
+  planning::Search search(fastest);
+  for (int type = 0; type < types; ++type) search.consider(planning::all_on(planning.problem, type).type_of_layer);
+  planning.objective = {.criterion = planning::Criterion::kMinCost,
+                        .min_throughput = search.answer().evaluation.throughput / 2};
+  return planning;
 }
 
 Result<PlanningCase> planning_case(const BenchOptions& options, const std::string& table,

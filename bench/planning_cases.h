@@ -24,6 +24,9 @@ Result<std::vector<PlanningCase>> planning_cases(const BenchOptions& options, pl
 Result<PlanningCase> planning_case(const BenchOptions& options, const std::string& table,
                                    planning::CostModel cost_model);
 
+// A random problem under kHeterps of so many layers and device types, of each of which there are up to 16 devices.
+PlanningCase random_case(int layers, int types, std::uint64_t seed);
+
 // The speeds that a cluster file states for its device types.
 std::vector<model::DeviceSpeed> list_speeds(const cluster::Cluster& cluster);
 

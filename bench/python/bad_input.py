@@ -498,6 +498,7 @@ def main():
     flags = read_flags(__doc__, seed={"type": int, "default": random.SystemRandom().randrange(1 << 32), "help": "of the cases"},
                        cases={"type": int, "default": 0, "help": "how many; default: 300, with --quick 60"},
                        only={"default": "", "help": "this kind of cases only"})
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it, and what it starts would as well
     choose = random.Random(flags.seed)
     shop = Workshop(choose)
     shop.folder.chmod(0o755)

@@ -71,8 +71,8 @@ class Planning(unittest.TestCase):
 
     def test_every_method_is_compared(self):
         text = self.ctrdnn("--min-throughput", 100000, "--compare", "--time-limit", "2s")
-        for method in ("exact", "brute-force", "cpu-only", "gpu-only", "heuristic", "greedy", "genetic", "bayesian",
-                       "pipedream", "rl-lstm", "rl-rnn", "rl-attention"):
+        for method in ("exact", "brute-force", "cpu-only", "gpu-only", "heuristic", "greedy", "random", "genetic",
+                       "bayesian", "pipedream", "rl-lstm", "rl-rnn", "rl-attention"):
             self.assertRegex(text, rf"(?m)^  {method} ")
 
     def test_what_if_finds_where_the_answer_changes(self):

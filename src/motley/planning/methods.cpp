@@ -20,9 +20,10 @@ int max_exact_layers(const Problem& problem) {
 }
 
 std::vector<Planner> planners() {
-  return {{"exact", plan_exact},       {"brute-force", plan_brute_force}, {"cpu-only", plan_cpu_only},
-          {"gpu-only", plan_gpu_only}, {"heuristic", plan_heuristic},     {"greedy", plan_greedy},
-          {"genetic", plan_genetic},   {"bayesian", plan_bayesian},       {"pipedream", plan_pipedream}};
+  return {{"exact", plan_exact},        {"brute-force", plan_brute_force}, {"cpu-only", plan_cpu_only},
+          {"gpu-only", plan_gpu_only},  {"heuristic", plan_heuristic},     {"greedy", plan_greedy},
+          {"random", plan_random},      {"genetic", plan_genetic},         {"bayesian", plan_bayesian},
+          {"pipedream", plan_pipedream}};
 }
 
 }  // namespace motley::planning

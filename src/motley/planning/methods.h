@@ -8,7 +8,7 @@
 namespace motley::planning {
 
 // All methods without a policy network, by name: "exact", "brute-force", "cpu-only", "gpu-only", "heuristic", "greedy",
-// "genetic", "bayesian", "pipedream". (Those with one are in motley/planning/learned/.)
+// "random", "genetic", "bayesian", "pipedream". (Those with one are in motley/planning/learned/.)
 std::vector<Planner> planners();
 
 // Layers that the exact method bears on the problem's devices under its cost model, whatever its own layers are.

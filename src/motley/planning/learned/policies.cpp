@@ -1,9 +1,10 @@
 // The policies of the learned planners: what their networks see of a problem, and how plans are drawn from them.
 //
 // SequencePolicy, HeterPS's scheduler: a recurrent network (LSTM, or Elman's) reads the layers in order and chooses for
-// each. Under kHeterps an action is a type. Under kPipeline it is either a type, on which a stage begins at this layer,
-// or "go on" with the stage: types with cuts, without naming one plan twice. All N plans of a round go through the
-// network together, a step for each layer.
+// each either a type, on which a stage begins at this layer, or to go on with the stage, without naming one plan twice:
+// what is near in a chain of layers mostly belongs together, and a network that had to say the type again for every
+// layer would begin with as many stages as layers. All N plans of a round go through the network together, a step for
+// each layer.
 //
 // AttentionPolicy, TAPP's planner: a feed-forward network partitions the layers into groups, and a network with
 // attention allocates the groups to device types; one policy, trained together.
@@ -27,6 +28,8 @@ namespace {
 
 constexpr int kKinds = static_cast<int>(model::LayerKind::kOther) + 1;
 constexpr int kSequenceHidden = 32;
+constexpr double kFreshStages = 4;
+constexpr double kNever = -1e9;  // a logit
 constexpr int kAttentionHidden = 64;
 constexpr int kMaxGroups = 32;
 constexpr int kWorkers = 4;
@@ -59,23 +62,32 @@ class SequencePolicy final : public Policy {
         of_features_(register_module("of_features", torch::nn::Linear(features_.size(1), kSequenceHidden))),
         of_action_(register_module("of_action", torch::nn::Embedding(actions(), kSequenceHidden))),
         cell_(register_module("cell", Cell(kSequenceHidden, kSequenceHidden))),
-        logits_(register_module("logits", torch::nn::Linear(kSequenceHidden, actions()))) {}
+        logits_(register_module("logits", torch::nn::Linear(kSequenceHidden, actions()))),
+        prior_(make_prior(problem.layer_count())) {}
 
   Rollout roll(std::int64_t count, Choice choice, at::Generator& generator) override {
     const torch::Tensor inputs = of_features_(features_);
     Rollout rollout{.log_probability = torch::zeros({count}), .entropy = torch::zeros({count})};
     auto state = cell_->forward(inputs[0].expand({count, kSequenceHidden}));
     std::vector<torch::Tensor> chosen;
+    torch::Tensor type;  // of the layer before
     for (std::int64_t layer = 0; layer < inputs.size(0); ++layer) {
       if (layer > 0) state = cell_->forward(inputs[layer] + of_action_(chosen.back()), state);
       torch::Tensor logits = logits_(top_output(state));
-      if (layer == 0) logits = logits.narrow(1, 0, types_);  // there is no stage yet to go on with
+      if (layer == 0) {
+        logits = logits.narrow(1, 0, types_);  // there is no stage yet to go on with
+      } else {
+        logits = logits + prior_;
+        // Without cuts, a stage of the type that the layer before has would be the same stage.
+        if (!cuts_) logits = logits.masked_fill(torch::one_hot(type, actions()).to(torch::kBool), kNever);
+      }
       const torch::Tensor log_probabilities = torch::log_softmax(logits, 1);
       const torch::Tensor probabilities = log_probabilities.exp();
       const torch::Tensor action = choice == Choice::kSampled
                                        ? torch::multinomial(probabilities.detach(), 1, true, generator)
                                        : probabilities.argmax(1, true);
       chosen.push_back(action.squeeze(1));
+      type = layer == 0 ? chosen.back() : torch::where(chosen.back() < types_, chosen.back(), type);
       rollout.log_probability = rollout.log_probability + log_probabilities.gather(1, action).squeeze(1);
       rollout.entropy = rollout.entropy - (probabilities * log_probabilities).sum(1);
     }
@@ -86,7 +98,15 @@ class SequencePolicy final : public Policy {
   }
 
  private:
-  int actions() const { return cuts_ ? types_ + 1 : types_; }
+  int actions() const { return types_ + 1; }
+
+  // Added to the logits, so that fresh networks draw plans of about kFreshStages stages, on any of the types alike.
+  torch::Tensor make_prior(std::int64_t layers) const {
+    const double begins = std::min(0.5, kFreshStages / static_cast<double>(layers));
+    torch::Tensor prior = torch::zeros({actions()});
+    prior[types_] = std::log(types_ * (1 - begins) / begins);
+    return prior;
+  }
 
   template <class Actions>
   Assignment assignment(const Actions& actions) const {
@@ -107,6 +127,7 @@ class SequencePolicy final : public Policy {
   torch::nn::Embedding of_action_;
   Cell cell_;
   torch::nn::Linear logits_;
+  torch::Tensor prior_;
 };
 
 torch::Tensor compute_entropy(const torch::Tensor& log_probabilities) {  // over the last dimension

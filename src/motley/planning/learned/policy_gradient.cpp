@@ -3,9 +3,11 @@
 // A round draws N assignments of types to layers, gives each the best counts (planning::provision), and takes as reward
 // R = -log(value): relative differences count, whatever the unit. An assignment that cannot meet the objective is worth
 // less than the worst that could, by its distance to feasibility, so that a policy that begins among impossible plans
-// finds its way out. The gradient is
-//   grad J ~ (1/N) sum_n grad log P(plan n) (R_n - b) / s,    b <- (1 - gamma) b + gamma mean(R),
-// where s, the root of the mean of (R_n - b)^2, keeps the steps' size while the rewards close in on each other.
+// finds its way out. It is the best plan that counts, not how good plans are in the mean, so the policy learns from the
+// best share of a round alone (risk-seeking policy gradient: Petersen et al., "Deep symbolic regression", ICLR 2021):
+//   grad J ~ (1/N) sum_n grad log P(plan n) max(R_n - q, 0) / s,
+// where q is the quantile of the round's rewards above which that share lies, and s, the root of the mean of
+// max(R_n - q, 0)^2, keeps the steps' size while the rewards close in on each other.
 // A bonus on the policy's entropy, falling to 0, keeps it from settling early. Plans seen before are not evaluated
 // again; once a policy draws nothing new, it has converged. It may have settled on a plan that is best only among its
 // neighbours, so several policies are trained, each from weights of its own.
@@ -60,7 +62,8 @@ struct Judged {
   double shortfall = 0;  // else: how far it is from feasible, above 0
 };
 
-constexpr double kFarthest = 10;  // the shortfall of what no counts at all make possible; e^10 times too slow
+constexpr double kBestShare = 0.1;  // of a round, from which the policy learns
+constexpr double kFarthest = 10;    // the shortfall of what no counts at all make possible; e^10 times too slow
 // Of what the evaluator turns down for no minimum throughput or cap, such as a run that failed: as if it were ten times
 // as slow as the slowest that is feasible.
 constexpr double kTurnedDown = 1.3;
@@ -115,7 +118,7 @@ Judged judge(const Request& request, const Assignment& assignment) {
   without_min_throughput.min_throughput = 0;
   auto fastest = provision(problem, stages, without_min_throughput, kBriefly);
   if (!fastest) return {.shortfall = kFarthest};
-  if (request.max_evaluations > 0) {  // none to be spent on what misses the minimum throughput
+  if (request.max_evaluations > 0 && request.evaluator) {  // none to be spent on what misses the minimum throughput
     const Evaluation evaluation = evaluate(problem, *fastest, request.objective);
     return {.evaluation = evaluation, .shortfall = shortfall(evaluation, request.objective)};
   }
@@ -129,7 +132,6 @@ class Training {
       : request_(request), search_(search), options_(options) {}
 
   void run(Policy& policy, int rounds, int patience, at::Generator& generator) {
-    baseline_.reset();
     torch::optim::Adam optimizer(policy.parameters(), torch::optim::AdamOptions(options_.learning_rate));
     int rounds_without_new = 0;
     for (int round = 0; round < rounds && rounds_without_new < patience; ++round) {
@@ -147,7 +149,6 @@ class Training {
   // `part` of them. Every round the policy learns from all that it draws, where what was not seen is believed to be a
   // little better than the best: so it turns from what is known to be worse, and from what resembles that.
   void run_sparingly(Policy& policy, std::size_t part, at::Generator& generator) {
-    baseline_.reset();
     torch::optim::Adam optimizer(policy.parameters(), torch::optim::AdamOptions(options_.learning_rate));
     int rounds_without_new = 0;
     for (int round = 0; rounds_without_new < options_.patience && !search_.over(); ++round) {
@@ -243,11 +244,11 @@ class Training {
                                                  : worst_.value_or(0) - 1 - known->second.shortfall);
     }
     const torch::Tensor reward = torch::tensor(rewards, torch::kFloat64);
-    const double mean = reward.mean().item<double>();
-    const torch::Tensor difference = reward - baseline_.value_or(mean);
-    baseline_ = (1 - options_.baseline_rate) * baseline_.value_or(mean) + options_.baseline_rate * mean;
-    const double least = request_.max_evaluations > 0 ? kNoise : 1e-9;
-    return (difference / (difference.square().mean().sqrt() + least)).to(torch::kFloat32);
+    const auto place = static_cast<std::size_t>((1 - kBestShare) * static_cast<double>(rewards.size() - 1));
+    std::ranges::nth_element(rewards, rewards.begin() + static_cast<std::ptrdiff_t>(place));
+    const torch::Tensor above = (reward - rewards[place]).clamp_min(0);
+    const double least = request_.max_evaluations > 0 && request_.evaluator ? kNoise : 1e-9;
+    return (above / (above.square().mean().sqrt() + least)).to(torch::kFloat32);
   }
 
   const Request& request_;
@@ -256,7 +257,6 @@ class Training {
   std::map<Assignment, Known> judged_;
   std::optional<double> worst_;  // reward of a feasible plan
   std::optional<double> best_;
-  std::optional<double> baseline_;
 };
 
 Assignment to_assignment(const Problem& problem, const Candidate& candidate) {
@@ -289,7 +289,11 @@ std::shared_ptr<Policy> pre_train(const Request& request, Search& search, const 
   return best;
 }
 
-Answer train(const Request& request, const MakePolicy& make_policy, const PolicyGradientOptions& options) {
+Answer train(const Request& request, const MakePolicy& make_policy, PolicyGradientOptions options) {
+  if (request.max_evaluations > 0 && !request.evaluator) {
+    const std::int64_t rounds = request.max_evaluations / options.samples;
+    options.rounds = static_cast<int>(std::clamp<std::int64_t>(rounds, 1, options.rounds));
+  }
   const OneThread one_thread;
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(request.seed);
   Search search(request);

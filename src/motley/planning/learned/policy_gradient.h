@@ -43,16 +43,15 @@ std::shared_ptr<Policy> make_attention_policy(const Problem& problem);
 torch::Tensor layer_features(const Problem& problem);
 
 struct PolicyGradientOptions {
-  int policies = 12;             // trained on the cost model one after the other, each from weights of its own
-  int rounds = 600;              // of each of them, at most
-  int tuning_rounds = 50;        // of the best of them on the request's evaluator, where it has one, and may
-                                 // call it as often as it likes
-  int samples = 256;             // plans drawn in a round
-  double learning_rate = 0.003;  // of Adam
-  double baseline_rate = 0.3;    // gamma: how fast the baseline follows the rewards
-  double entropy_weight = 0.1;   // at the beginning; falls to 0 with the rounds
-  int patience = 20;             // rounds without a plan not seen before, after which a policy has converged
-  int workers = 1;               // threads that evaluate; one where evaluations are limited
+  int policies = 12;            // trained on the cost model one after the other, each from weights of its own
+  int rounds = 200;             // of each of them, at most
+  int tuning_rounds = 50;       // of the best of them on the request's evaluator, where it has one, and may
+                                // call it as often as it likes
+  int samples = 64;             // plans drawn in a round
+  double learning_rate = 0.01;  // of Adam
+  double entropy_weight = 0.1;  // at the beginning; falls to 0 with the rounds
+  int patience = 20;            // rounds without a plan not seen before, after which a policy has converged
+  int workers = 1;              // threads that evaluate; one where evaluations are limited
 };
 
 // The scalar whose gradient is the policy gradient's estimate with the sign of a loss:

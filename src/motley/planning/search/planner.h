@@ -67,6 +67,7 @@ Result<Answer> plan_cpu_only(const Request& request);
 Result<Answer> plan_gpu_only(const Request& request);
 Result<Answer> plan_heuristic(const Request& request);
 Result<Answer> plan_greedy(const Request& request);
+Result<Answer> plan_random(const Request& request);
 Result<Answer> plan_genetic(const Request& request);
 Result<Answer> plan_bayesian(const Request& request);
 Result<Answer> plan_pipedream(const Request& request);
