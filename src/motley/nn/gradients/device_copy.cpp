@@ -32,22 +32,34 @@ Result<at::Tensor> DeviceCopies::host_memory(c10::IntArrayRef shape, at::ScalarT
 }
 
 Result<at::Tensor> DeviceCopies::to_device(const at::Tensor& values) const {
-  if (device_.is_cpu()) return values;
+  MOTLEY_ASSIGN(const Sent sent, send(values));
+  return sent.use();
+}
+
+Result<DeviceCopies::Sent> DeviceCopies::send(const at::Tensor& values) const {
+  if (device_.is_cpu()) return Sent{values, nullptr};
   return catch_torch(ErrorCode::kInternal, "copying to " + device_.str(), [&] {
     const at::NoGradGuard no_grad;
-    if (!overlaps_) return values.to(device_);
-    const c10::Stream computing = VirtualGuardImpl(device_.type()).getStream(device_);
-    at::Tensor copied;
+    if (!overlaps_) return Sent{values.to(device_), nullptr};
+    Sent sent;
     {
       // Memory of the copying stream, which so need not wait for what is computed.
       const c10::StreamGuard use(*in_);
-      copied = values.to(values.options().device(device_), /*non_blocking=*/true);
+      sent.values = values.to(values.options().device(device_), /*non_blocking=*/true);
     }
-    c10::Event done(device_.type());
-    done.record(*in_);
-    done.block(computing);
-    copied.record_stream(computing);
-    return copied;
+    sent.there = std::make_shared<c10::Event>(device_.type());
+    sent.there->record(*in_);
+    return sent;
+  });
+}
+
+Result<at::Tensor> DeviceCopies::Sent::use() const {
+  if (there == nullptr) return values;
+  return catch_torch(ErrorCode::kInternal, "waiting for a copy to " + values.device().str(), [&] {
+    const c10::Stream computing = VirtualGuardImpl(values.device().type()).getStream(values.device());
+    there->block(computing);
+    values.record_stream(computing);
+    return values;
   });
 }
 

@@ -37,6 +37,16 @@ class DeviceCopies {
   // CPU the tensor itself.
   Result<at::Tensor> to_device(const at::Tensor& values) const;
 
+  // Values on their way to the device, which are not computed with before use().
+  struct Sent {
+    at::Tensor values;                  // of the device
+    std::shared_ptr<c10::Event> there;  // nullptr: they are
+
+    Result<at::Tensor> use() const;  // whatever is computed from now on sees them
+  };
+  // to_device() in two steps: what is queued between this and use() does not wait for the copy.
+  Result<Sent> send(const at::Tensor& values) const;
+
   // Values on their way from the device.
   struct Arriving {
     at::Tensor values;                 // in this machine's memory; complete after wait()
