@@ -19,7 +19,8 @@ from rows import print_rows, read_flags, row, say
 
 ROWS, DIMENSION, ZIPF, BATCH = 60_000, 64, 1.05, 256
 LINK, MEMORY_BANDWIDTH, FLOPS = 20e6, 100e9, 4e9  # bytes a second; float operations a second
-DEVICE = {"memory": "512MB", "host_link": f"{LINK / 1e6:g}MB/s", "memory_bandwidth": f"{MEMORY_BANDWIDTH / 1e9:g}GB/s", "flops": f"{FLOPS:g}"}
+DEVICE = {"memory": "512MB", "host_link": f"{LINK / 1e6:g}MB/s", "memory_bandwidth": f"{MEMORY_BANDWIDTH / 1e9:g}GB/s",
+          "flops": f"{FLOPS:g}"}
 MIN_RATIO = 10  # of a row of the host to one of the device
 CASES = {"tenth": (0.1, 50), "all": (1.0, 1 << 20), "none": (0.0, 0)}  # the share of rows that fit, and max_staleness
 
@@ -91,7 +92,7 @@ def main():
     ratio = measure_row_ratio()
     say(f"accelerator: rows of the host are {ratio:.1f} times slower than the device's")
     with tempfile.TemporaryDirectory(prefix="motley-bench-") as path:
-        speeds, found = compare(Jobs(path, 20 if flags.quick else 60), 1 if flags.quick else 9)
+        speeds, found = compare(Jobs(path, 12 if flags.quick else 60), 1 if flags.quick else 9)
     share = {name: statistics.median(one / whole for one, whole in zip(values, speeds["all"])) for name, values in speeds.items()}
     kept = {name: staleness for name, (_, staleness) in CASES.items()}
     note = (f"emulated; CTRDNN, {ROWS} rows of {DIMENSION} float32, Zipf {ZIPF}, {BATCH} samples a step; rows of the host {ratio:.0f} "

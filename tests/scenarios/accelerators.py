@@ -134,7 +134,8 @@ class HotRows(Devices):
         output = self.train(f"emulated-{name}", *flags, *accelerator, *ON_ACCELERATOR, environment=DEVICES)
         self.assertNotIn("emulated accelerator:", output)
         self.assert_equal_runs(f"cpu-{name}", f"emulated-{name}")
-        evaluations = [[line["evaluation"] for line in self.lines(f"{kind}-{name}") if "evaluation" in line] for kind in ("cpu", "emulated")]
+        evaluations = [[line["evaluation"] for line in self.lines(f"{kind}-{name}") if "evaluation" in line]
+                       for kind in ("cpu", "emulated")]
         self.assertEqual(len(evaluations[0]), len(evaluations[1]))
         for one, other in zip(*evaluations):
             for metric, value in one.items():
@@ -167,17 +168,19 @@ class HotRows(Devices):
     def test_memory_that_the_device_has_not_is_refused(self):
         flags = ("--embedding.max-staleness", 3, "--embedding.embedding-dim", 100, "--embedding.device-memory", "300 MB", *ON_ACCELERATOR)
         output = self.train("run", *flags, expect=2, environment=DEVICES)
-        self.assertIn("embedding.device_memory: 300 MB for 750000 embeddings of 100 values do not fit on emulated:0, which has 256 MB in all", output)
+        self.assertIn("embedding.device_memory: 300 MB for 750000 embeddings of 100 values do not fit on emulated:0, which has 256 MB",
+                      output)
 
     def test_what_is_forgotten_for_rows_ends_the_run(self):
         flags = ("--steps", 3, "--embedding.max-staleness", 2, *ON_ACCELERATOR)
+        options = DEVICES["MOTLEY_EMULATED"]
         places = []
         for name, own in (("kept", flags), ("other", ("--steps", 3, "--embedding.placement", "replicated", *ON_ACCELERATOR))):
             survey = self.folder / f"{name}.places"
-            self.train(name, *own, environment={"MOTLEY_EMULATED": f"{DEVICES['MOTLEY_EMULATED']},survey={survey}"})
+            self.train(name, *own, environment={"MOTLEY_EMULATED": f"{options},survey={survey}"})
             places.append({line.split()[0] for line in survey.read_text().splitlines()})
         of_rows = sorted(places[0] - places[1])
         for order in ("wait", "record", "pin"):
             place = next(place for place in of_rows if place.startswith(f"{order}:"))
-            output = self.train(f"without-{order}", *flags, expect=1, environment={"MOTLEY_EMULATED": f"{DEVICES['MOTLEY_EMULATED']},omit={place}"})
+            output = self.train(f"without-{order}", *flags, expect=1, environment={"MOTLEY_EMULATED": f"{options},omit={place}"})
             self.assertIn("emulated accelerator:", output)
