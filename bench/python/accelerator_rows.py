@@ -92,7 +92,7 @@ def main():
     ratio = measure_row_ratio()
     say(f"accelerator: rows of the host are {ratio:.1f} times slower than the device's")
     with tempfile.TemporaryDirectory(prefix="motley-bench-") as path:
-        speeds, found = compare(Jobs(path, 12 if flags.quick else 60), 1 if flags.quick else 9)
+        speeds, found = compare(Jobs(path, 12 if flags.quick else 30), 1 if flags.quick else 9)
     share = {name: statistics.median(one / whole for one, whole in zip(values, speeds["all"])) for name, values in speeds.items()}
     kept = {name: staleness for name, (_, staleness) in CASES.items()}
     note = (f"emulated; CTRDNN, {ROWS} rows of {DIMENSION} float32, Zipf {ZIPF}, {BATCH} samples a step; rows of the host {ratio:.0f} "

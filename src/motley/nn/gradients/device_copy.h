@@ -37,15 +37,10 @@ class DeviceCopies {
   // CPU the tensor itself.
   Result<at::Tensor> to_device(const at::Tensor& values) const;
 
-  // Values on their way to the device, which are not computed with before use().
-  struct Sent {
-    at::Tensor values;                  // of the device
-    std::shared_ptr<c10::Event> there;  // nullptr: they are
-
-    Result<at::Tensor> use() const;  // whatever is computed from now on sees them
-  };
-  // to_device() in two steps: what is queued between this and use() does not wait for the copy.
-  Result<Sent> send(const at::Tensor& values) const;
+  // to_device() in two steps: what is queued between them does not wait for the copies. The values of send() are of the
+  // device, and not computed with before await_sent() of them.
+  Result<at::Tensor> send(const at::Tensor& values) const;
+  Status await_sent(const std::vector<at::Tensor>& sent) const;
 
   // Values on their way from the device.
   struct Arriving {

@@ -34,8 +34,7 @@ Distinct find_distinct(std::span<const std::uint64_t> ids) {
 }
 
 // One after the other, as int32: they are sent with half the bytes of int64.
-Result<nn::DeviceCopies::Sent> send_numbers(const nn::DeviceCopies& copies, const Numbers& first,
-                                            const Numbers& second) {
+Result<torch::Tensor> send_numbers(const nn::DeviceCopies& copies, const Numbers& first, const Numbers& second) {
   MOTLEY_ASSIGN(const torch::Tensor both, copies.host_memory({std::ssize(first) + std::ssize(second)}, torch::kInt32));
   auto* const values = both.data_ptr<std::int32_t>();
   std::ranges::copy(second, std::ranges::copy(first, values).out);
@@ -115,24 +114,21 @@ Status DeviceRows::send(Batch& batch, const torch::Tensor& rows, std::optional<s
 }
 
 Result<torch::Tensor> DeviceRows::complete(const Batch& batch) {
-  MOTLEY_ASSIGN(const torch::Tensor places, batch.places.use());
-  MOTLEY_ASSIGN(const torch::Tensor sent, batch.rows.use());
-  torch::Tensor kept;
-  if (batch.kept.values.defined()) {
-    MOTLEY_ASSIGN(kept, batch.kept.use());
-  }
+  nn::Tensors sent = {batch.places, batch.rows};
+  if (batch.kept.defined()) sent.push_back(batch.kept);
+  MOTLEY_TRY(copies_.await_sent(sent));
   return nn::catch_torch(ErrorCode::kInternal, "looking up rows on the device", [&] {
     const torch::NoGradGuard no_grad;
     const auto found = static_cast<std::int64_t>(batch.found);
-    torch::Tensor rows = sent;
+    torch::Tensor rows = batch.rows;
     if (found > 0) {
-      const torch::Tensor hot = table_.index_select(0, places.narrow(0, 0, found));
-      rows = batch.missing.empty() ? hot : torch::cat({hot, sent});
+      const torch::Tensor hot = table_.index_select(0, batch.places.narrow(0, 0, found));
+      rows = batch.missing.empty() ? hot : torch::cat({hot, batch.rows});
     }
-    torch::Tensor looked_up = rows.index_select(0, places.narrow(0, found, places.size(0) - found));
-    if (kept.defined()) {
-      const torch::Tensor both = kept.to(torch::kInt64).view({2, -1});
-      table_.index_copy_(0, both[1], sent.index_select(0, both[0]));
+    torch::Tensor looked_up = rows.index_select(0, batch.places.narrow(0, found, batch.places.size(0) - found));
+    if (batch.kept.defined()) {
+      const torch::Tensor both = batch.kept.to(torch::kInt64).view({2, -1});
+      table_.index_copy_(0, both[1], batch.rows.index_select(0, both[0]));
     }
     return looked_up;
   });
@@ -148,8 +144,8 @@ Result<DeviceRows::Sums> DeviceRows::sum(std::span<const std::uint64_t> ids, con
   begin.pop_back();
   Numbers order(ids.size()), next = begin;
   for (std::size_t i = 0; i < ids.size(); ++i) order[next[distinct.number[i]]++] = static_cast<std::uint32_t>(i);
-  MOTLEY_ASSIGN(const auto sent, send_numbers(copies_, order, begin));
-  MOTLEY_ASSIGN(const torch::Tensor both, sent.use());
+  MOTLEY_ASSIGN(const torch::Tensor both, send_numbers(copies_, order, begin));
+  MOTLEY_TRY(copies_.await_sent({both}));
   Sums sums;
   const auto count = std::ssize(order);
   MOTLEY_ASSIGN(

@@ -34,9 +34,9 @@ class DeviceRows {
     std::size_t found = 0;               // different ids that are kept
     // On their way: the slots of those found, and for each position of the batch where its row is among those found and
     // those missing.
-    nn::DeviceCopies::Sent places;
-    nn::DeviceCopies::Sent rows;  // of those missing
-    nn::DeviceCopies::Sent kept;  // which of these will be kept, and in which slots; undefined: none
+    torch::Tensor places;
+    torch::Tensor rows;  // of those missing
+    torch::Tensor kept;  // which of these will be kept, and in which slots; undefined: none
   };
   // Rows as they are after step `after`, or max_staleness before; nullopt: past those that are kept, and none will be.
   Result<Batch> take(std::span<const std::uint64_t> ids, std::optional<std::int64_t> after);
