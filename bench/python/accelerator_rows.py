@@ -98,7 +98,7 @@ def main():
     note = (f"emulated; CTRDNN, {ROWS} rows of {DIMENSION} float32, Zipf {ZIPF}, {BATCH} samples a step; rows of the host {ratio:.0f} "
             f"times slower than the device's, link {DEVICE['host_link']}; medians of {len(speeds['all'])} rounds in turns; " + ", ".join(
                 f"{name}: {statistics.median(values):.0f} samples/s, {found[name]:.2f} of the rows that batches needed on the device, "
-                f"max_staleness {kept[name]}" for name, values in speeds.items()))
+                f"max_staleness {kept[name]}" for name, values in speeds.items()) + "; in all, gradients cross the link, each row's once")
     shown = share["tenth"] if ratio >= MIN_RATIO else 0.0  # else nothing is
     print_rows([row("emulated-hot-rows", "share_of_all_on_device", shown, "share", "more", 0.85, 1.0, note, peer=share["none"]),
                 row("emulated-host-rows", "share_of_all_on_device", share["none"], "share", "more", None, 1.0,
