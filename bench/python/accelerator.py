@@ -156,6 +156,8 @@ def list_workloads(folder):
     split = ("--batch-split.fixed", "36,24")
     return [Workload(folder, "pipeline", "mlp", "--plan", folder.plan("mlp", MLP, "fc2"), *devices),
             Workload(folder, "data-parallel", "mlp", *devices, *split),
+            Workload(folder, "hot-rows", "clicks", "--cluster", folder.cluster(["emulated"]), "--batch-split.fixed", "60",
+                     "--embedding.max-staleness", 2),
             Workload(folder, "not-finite", "mlp", *devices, *split, "--optimizer.name", "sgd", "--optimizer.learning-rate", 1e30, code=1)]
 
 

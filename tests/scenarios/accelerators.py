@@ -10,10 +10,22 @@ from harness import BINARY, relative_difference
 from planned import NETWORK, PlannedJobs
 
 DEVICES = {"MOTLEY_EMULATED": "devices=2,memory=256MB,pageable=refused"}
+ON_CPU, ON_ACCELERATOR = ("--device", "cpu", "--workers", 1), ("--device", "emulated", "--workers", 1)
+CLICKS = """name: clicks
+model: {name: ctrdnn, hidden_sizes: [16, 16]}
+data: {name: clicks, num_samples: 1200, num_categories: 2000}
+embedding: {optimizer: adagrad, learning_rate: 0.05}
+global_batch_size: 60
+steps: 24
+evaluate: {every_epochs: 1}
+gradient_sync: {bucket_size: 4 KiB}
+deadline: {join: 60 s, step: 20 s}
+"""
+ROW_KB = 10 * 4 / 1000
 MOST_DIFFERENCE = 1e-6
 
 
-class Accelerators(PlannedJobs):
+class Devices(PlannedJobs):
     def cluster(self, kinds):
         """Of types type0, type1 and so on, by their kinds, with a worker each."""
         path = self.folder / "cluster.yaml"
@@ -31,6 +43,8 @@ class Accelerators(PlannedJobs):
         for host, device in zip(self.losses(one), self.losses(other)):
             self.assertAlmostEqual(device, host, delta=MOST_DIFFERENCE * max(1, abs(host)))
 
+
+class Accelerators(Devices):
     def test_data_parallel_on_accelerators_and_mixed(self):
         flags = ("--workers", 2, "--batch-split.mode", "fixed", "--batch-split.fixed", "36,24")
         self.train("cpu", *flags)
@@ -105,3 +119,68 @@ class Accelerators(PlannedJobs):
         self.assertIn("MOTLEY_EMULATED: 'colour' is no key",
                       self.train("other", "--device", "emulated", expect=2, environment={"MOTLEY_EMULATED": "colour=red"}))
         self.assertIn("device: 'gpu' is not accepted", self.train("third", "--device", "gpu", expect=2))
+
+
+class HotRows(Devices):
+    """Rows of CTR models, which servers have, in an accelerator's memory."""
+
+    def setUp(self):
+        super().setUp()
+        self.job.write_text(CLICKS)
+
+    def train_alike(self, name, flags, cpu=(), accelerator=()):
+        """On a CPU and on an accelerator, to the same losses, evaluations and weights."""
+        self.train(f"cpu-{name}", *flags, *cpu, *ON_CPU)
+        output = self.train(f"emulated-{name}", *flags, *accelerator, *ON_ACCELERATOR, environment=DEVICES)
+        self.assertNotIn("emulated accelerator:", output)
+        self.assert_equal_runs(f"cpu-{name}", f"emulated-{name}")
+        evaluations = [[line["evaluation"] for line in self.lines(f"{kind}-{name}") if "evaluation" in line]
+                       for kind in ("cpu", "emulated")]
+        self.assertEqual(len(evaluations[0]), len(evaluations[1]))
+        for one, other in zip(*evaluations):
+            for metric, value in one.items():
+                self.assertAlmostEqual(other[metric], value, delta=1e-4)
+
+    def cached(self, run):
+        return sum(sum(line["embedding"]["cached"]) for line in self.lines(run) if "embedding" in line)
+
+    def test_rows_are_looked_up_on_the_device_as_on_a_cpu(self):
+        self.train_alike("adagrad", ())
+        self.train_alike("adam", ("--embedding.optimizer", "adam", "--gradient-accumulation-steps", 3))
+        self.train_alike("sgd", ("--embedding.optimizer", "sgd", "--model.name", "2emb"))
+        self.assertEqual(self.cached("emulated-sgd"), 0)
+
+    def test_kept_rows_are_those_of_a_cache_of_the_same_capacity(self):
+        for rows in (100, 1500):
+            with self.subTest(rows=rows):
+                self.train_alike(f"{rows}", ("--embedding.max-staleness", 3), ("--embedding.cache-rows", rows),
+                                 ("--embedding.device-memory", f"{rows * ROW_KB:g}KB"))
+                self.assertGreater(self.cached(f"emulated-{rows}"), 0)
+                self.assertEqual(self.cached(f"cpu-{rows}"), self.cached(f"emulated-{rows}"))
+
+    def test_checkpoints_hold_what_is_on_the_device(self):
+        flags = ("--embedding.max-staleness", 3, "--steps", 12)
+        self.train_alike("run", flags, ("--embedding.cache-rows", 1500), ("--embedding.device-memory", f"{1500 * ROW_KB:g}KB"))
+        self.train("emulated-run", "--steps", 24, "--resume", environment=DEVICES)
+        self.train("cpu-run", "--steps", 24, "--resume")
+        self.assert_equal_runs("cpu-run", "emulated-run")
+
+    def test_memory_that_the_device_has_not_is_refused(self):
+        flags = ("--embedding.max-staleness", 3, "--embedding.embedding-dim", 100, "--embedding.device-memory", "300 MB", *ON_ACCELERATOR)
+        output = self.train("run", *flags, expect=2, environment=DEVICES)
+        self.assertIn("embedding.device_memory: 300 MB for 750000 embeddings of 100 values do not fit on emulated:0, which has 256 MB",
+                      output)
+
+    def test_what_is_forgotten_for_rows_ends_the_run(self):
+        flags = ("--steps", 3, "--embedding.max-staleness", 2, *ON_ACCELERATOR)
+        options = DEVICES["MOTLEY_EMULATED"]
+        places = []
+        for name, own in (("kept", flags), ("other", ("--steps", 3, "--embedding.placement", "replicated", *ON_ACCELERATOR))):
+            survey = self.folder / f"{name}.places"
+            self.train(name, *own, environment={"MOTLEY_EMULATED": f"{options},survey={survey}"})
+            places.append({line.split()[0] for line in survey.read_text().splitlines()})
+        of_rows = sorted(places[0] - places[1])
+        for order in ("wait", "record", "pin"):
+            place = next(place for place in of_rows if place.startswith(f"{order}:"))
+            output = self.train(f"without-{order}", *flags, expect=1, environment={"MOTLEY_EMULATED": f"{options},omit={place}"})
+            self.assertIn("emulated accelerator:", output)

@@ -154,7 +154,7 @@ class Clicks(planned.PlannedJobs):
                              (("--data.name", "text"), "reads no tokens"),
                              (("--embedding.placement", "replicated", "--embedding.num-embeddings", 0), "embedding.num_embeddings: 0"),
                              (("--embedding.placement", "replicated", "--embedding.memory", "1 MB"), "embedding.memory"),
-                             (("--embedding.max-staleness", 4), "embedding.max_staleness: 4 is given, but embedding.cache_rows is 0"),
+                             (("--embedding.max-staleness", 4, "--device", "cpu"), "embedding.max_staleness: 4 is given, but embedding.cache_rows is 0"),
                              (("--embedding.cache-rows", 100), "embedding.cache_rows: 100 is given, but embedding.max_staleness is 0"),
                              (("--embedding.cache-rows", -1), "--embedding.cache-rows: '-1' is not accepted"),
                              (("--embedding.comm-dtype", "top-k"), "accepted: one of float32, bfloat16, float16, int8"),

@@ -211,12 +211,10 @@ torch::Tensor lookup_input(const LookupLayout& layout, const torch::Tensor& feat
     }
     return numbers;
   };
-  std::vector<torch::Tensor> parts;
-  parts.reserve(3);
-  parts.push_back(features);
-  if (layout.small > 0) parts.push_back(numbers(layout.small, kSmallTableRows));
-  parts.push_back(layout.served ? rows : numbers(layout.categories, kMaxOwnRows));
-  return torch::cat(parts, 1);
+  torch::Tensor before = features;
+  if (layout.small > 0) before = torch::cat({features, numbers(layout.small, kSmallTableRows)}, 1);
+  if (!layout.served) return torch::cat({before, numbers(layout.categories, kMaxOwnRows)}, 1);
+  return torch::cat({before.to(rows.device()), rows}, 1);
 }
 
 torch::Tensor row_gradients(const LookupLayout& layout, const torch::Tensor& input_gradient) {

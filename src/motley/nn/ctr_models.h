@@ -41,7 +41,7 @@ inline std::uint64_t folded(std::uint64_t id, const LookupLayout& layout) {
 }
 
 // The input of n samples: features [n, layout.features], ids (n x categories), and in a layout whose rows are served
-// rows [n, row_values()]. All on the CPU, as is the result.
+// rows [n, row_values()]. Features are on the CPU; rows may be on a device, and the result is where they are.
 torch::Tensor lookup_input(const LookupLayout& layout, const torch::Tensor& features,
                            const std::vector<std::uint64_t>& ids, const torch::Tensor& rows);
 

@@ -122,7 +122,10 @@ TEST_F(JobTest, ChecksSpecsTogether) {
   EXPECT_EQ(refused({ctr[0], ctr[1]}), "accepted");
   EXPECT_THAT(refused({ctr[0], ctr[1], {"embedding.cache_rows", "10"}}),
               HasSubstr("embedding.cache_rows: 10 is given"));
-  EXPECT_THAT(refused({ctr[0], ctr[1], {"embedding.max_staleness", "1"}}), HasSubstr("embedding.max_staleness: 1 is"));
+  EXPECT_THAT(refused({ctr[0], ctr[1], {"embedding.max_staleness", "1"}, {"device", "cpu"}}),
+              HasSubstr("embedding.max_staleness: 1 is given, but embedding.cache_rows is 0, and device: cpu"));
+  EXPECT_THAT(refused({ctr[0], ctr[1], {"embedding.max_staleness", "1"}, {"embedding.device_memory", "0"}}),
+              HasSubstr("embedding.cache_rows is 0 and embedding.device_memory, too"));
   EXPECT_THAT(refused({ctr[0], ctr[1], {"max_grad_norm", "1"}}), HasSubstr("accepted with embedding.placement server"));
   EXPECT_THAT(refused({ctr[0], ctr[1], {"embedding.placement", "replicated"}, {"embedding.comm_dtype", "int8"}}),
               HasSubstr("embedding.comm_dtype: accepted with embedding.placement replicated: float32"));

@@ -1,122 +1,140 @@
-// Rows on a device against rows in a map that are moved one by one, as the servers do.
+// Rows on a device against a cache of the host of the same capacity, and against gradients that are summed one by one.
 #include "motley/train/step/device_rows.h"
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <functional>
 #include <map>
 
 #include "motley/base/random.h"
-#include "motley/ps/embedding/row_optimizer.h"
+#include "motley/ps/client/sparse_cache.h"
 #include "tests/nn/accelerator.h"
 
 namespace motley::train {
 namespace {
 
-using ps::RowOptimizer;
-using ::testing::HasSubstr;
+using Ids = std::vector<std::uint64_t>;
+using Rows = std::vector<float>;
 
-constexpr std::size_t kDimension = 7, kCapacity = 40;
-using Record = std::vector<float>;
+constexpr std::size_t kDimension = 5;
 
-std::vector<float> random_floats(Random& random, std::size_t count) {
-  std::vector<float> values(count);
-  for (float& value : values) value = static_cast<float>(random.uniform() - 0.5);
-  return values;
+Rows values(const torch::Tensor& tensor) {
+  const torch::Tensor here = tensor.cpu().contiguous();
+  return {here.data_ptr<float>(), here.data_ptr<float>() + here.numel()};
 }
 
-void expect_near(std::span<const float> found, std::span<const float> expected) {
-  ASSERT_EQ(found.size(), expected.size());
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    EXPECT_NEAR(found[i], expected[i], 2e-5 * (1 + std::abs(expected[i]))) << i;
+// Some often, most seldom; ids of a batch may be equal.
+Ids random_batch(Random& random) {
+  Ids ids(1 + random.below(40));
+  for (std::uint64_t& id : ids) id = random.below(2) == 0 ? random.below(6) : random.below(200);
+  return ids;
+}
+
+// A row as it is after a step, told apart from all others.
+float make_value(std::uint64_t id, std::int64_t after, std::size_t at) {
+  return static_cast<float>(id) + 1000.0F * static_cast<float>(after) + 0.125F * static_cast<float>(at);
+}
+
+Rows rows_after(const Ids& ids, std::int64_t after) {
+  Rows rows;
+  for (const std::uint64_t id : ids) {
+    for (std::size_t i = 0; i < kDimension; ++i) rows.push_back(make_value(id, after, i));
+  }
+  return rows;
+}
+
+torch::Tensor answers_for(const DeviceRows& rows, const DeviceRows::Batch& batch, std::int64_t after) {
+  torch::Tensor memory = rows.memory_for(batch).value();
+  std::ranges::copy(rows_after(batch.missing, after), memory.data_ptr<float>());
+  return memory;
+}
+
+// The same rows are found, asked for and given, bit by bit, with room for many rows and for a few.
+void compare_with_a_cache(torch::Device device) {
+  for (const std::size_t capacity : {1, 7, 30, 500}) {
+    for (const std::int64_t staleness : {0, 1, 9}) {
+      const auto on_device = DeviceRows::create(device, kDimension, capacity, staleness);
+      ASSERT_TRUE(on_device) << on_device.error().message;
+      ps::SparseCache cache(kDimension, capacity, staleness);
+      Random random(capacity + static_cast<std::size_t>(staleness));
+      for (std::int64_t step = 1; step <= 40; ++step) {
+        const Ids ids = random_batch(random);
+        Rows expected(ids.size() * kDimension);
+        const ps::SparseCache::Missing missing = cache.take(ids, step, expected);
+        auto batch = (*on_device)->take(ids, step);
+        ASSERT_TRUE(batch) << batch.error().message;
+        ASSERT_EQ(batch->missing, missing.ids);
+        ASSERT_EQ(batch->found, missing.found);
+        const std::int64_t after = step - static_cast<std::int64_t>(random.below(2));
+        cache.put(missing, rows_after(missing.ids, after), after, expected);
+        ASSERT_TRUE((*on_device)->send(*batch, answers_for(**on_device, *batch, after), after));
+        const auto found = (*on_device)->complete(*batch);
+        ASSERT_TRUE(found) << found.error().message;
+        ASSERT_EQ(values(*found), expected) << "step " << step << ", room for " << capacity;
+      }
+    }
   }
 }
 
-// Rows go up and down at random, and are read and moved between, many of them several times in a batch.
-void compare_with_a_map(torch::Device device, RowOptimizer::Kind kind) {
-  RowOptimizer optimizer;
-  optimizer.kind = kind;
-  optimizer.learning_rate = 0.05F;
-  const auto rows = DeviceRows::create(device, kDimension, optimizer, kCapacity);
+void expect_sums(torch::Device device) {
+  const auto rows = DeviceRows::create(device, kDimension, 0, 0);
   ASSERT_TRUE(rows) << rows.error().message;
-  const std::size_t width = kDimension + ps::state_floats(kind, kDimension);
-  ASSERT_EQ((*rows)->record_floats(), width);
-  std::map<std::uint64_t, Record> held;
-  Random random(static_cast<std::uint64_t>(kind));
-  for (int round = 0; round < 60; ++round) {
-    std::vector<std::uint64_t> fresh;
-    std::vector<float> records;
-    for (std::uint64_t more = random.below(8); more > 0 && held.size() < kCapacity; --more) {
-      const std::uint64_t id = random.next();
-      Record record = random_floats(random, kDimension);
-      record.resize(width, 0);
-      fresh.push_back(id);
-      records.insert(records.end(), record.begin(), record.end());
-      held.emplace(id, std::move(record));
+  Random random(3);
+  for (int round = 0; round < 20; ++round) {
+    const Ids ids = random_batch(random);
+    // Their sums are exact in any order.
+    Rows gradients(ids.size() * kDimension);
+    for (float& gradient : gradients) gradient = static_cast<float>(random.below(64)) / 8 - 4;
+    std::map<std::uint64_t, Rows> expected;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      expected.try_emplace(ids[i / kDimension], kDimension, 0.0F).first->second[i % kDimension] += gradients[i];
     }
-    ASSERT_TRUE((*rows)->insert(fresh, records));
-    ASSERT_EQ((*rows)->size(), held.size());
-    if (held.empty()) continue;
-
-    std::vector<std::uint64_t> ids;
-    for (int i = 0; i < 30; ++i) {
-      ids.push_back(std::next(held.begin(), static_cast<std::ptrdiff_t>(random.below(held.size())))->first);
-    }
-    const std::vector<float> gradients = random_floats(random, ids.size() * kDimension);
-    ASSERT_TRUE((*rows)->push(ids, gradients));
-    std::map<std::uint64_t, Record> sums;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      Record& sum = sums.try_emplace(ids[i], kDimension, 0.0F).first->second;
-      std::transform(sum.begin(), sum.end(), &gradients[i * kDimension], sum.begin(), std::plus());
-    }
-    for (const auto& [id, sum] : sums) ps::update_row(optimizer, sum, held[id].data());
-    std::vector<float> found(ids.size() * kDimension);
-    ASSERT_TRUE((*rows)->pull(ids, found));
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      expect_near(std::span(found).subspan(i * kDimension, kDimension), std::span(held[ids[i]]).first(kDimension));
-    }
-
-    std::vector<std::uint64_t> leaving;
-    for (const auto& [id, record] : held) {
-      if (random.below(5) == 0) leaving.push_back(id);
-    }
-    std::vector<float> taken(leaving.size() * width);
-    ASSERT_TRUE((*rows)->evict(leaving, taken));
-    for (std::size_t i = 0; i < leaving.size(); ++i) {
-      expect_near(std::span(taken).subspan(i * width, width), held[leaving[i]]);
-      held.erase(leaving[i]);
-      EXPECT_FALSE((*rows)->holds(leaving[i]));
+    const torch::Tensor given = torch::from_blob(gradients.data(), {std::ssize(ids), std::int64_t{kDimension}});
+    auto sums = (*rows)->sum(ids, given.to(device));
+    ASSERT_TRUE(sums) << sums.error().message;
+    ASSERT_TRUE(sums->values.wait());
+    ASSERT_EQ(sums->ids.size(), expected.size());
+    const Rows found = values(sums->values.values);
+    for (std::size_t i = 0; i < sums->ids.size(); ++i) {
+      const auto begin = found.begin() + static_cast<std::ptrdiff_t>(i * kDimension);
+      EXPECT_EQ(Rows(begin, begin + kDimension), expected.at(sums->ids[i]));
     }
   }
 }
 
-constexpr RowOptimizer::Kind kKinds[] = {RowOptimizer::Kind::kSgd, RowOptimizer::Kind::kAdagrad,
-                                         RowOptimizer::Kind::kAdam};
-
-TEST(DeviceRows, MoveAsRowsOfServersDo) {
-  for (const RowOptimizer::Kind kind : kKinds) compare_with_a_map(torch::kCPU, kind);
+// What is asked for past the rows that are kept leaves them as they are.
+void expect_that_exact_rows_keep_nothing(torch::Device device) {
+  const auto rows = DeviceRows::create(device, kDimension, 8, 5);
+  ASSERT_TRUE(rows) << rows.error().message;
+  const auto look_up = [&](const Ids& ids, std::optional<std::int64_t> after, std::int64_t as_after) {
+    auto batch = (*rows)->take(ids, after).value();
+    EXPECT_TRUE((*rows)->send(batch, answers_for(**rows, batch, as_after), after));
+    return values((*rows)->complete(batch).value());
+  };
+  EXPECT_EQ(look_up({3, 4, 3}, 1, 1), rows_after({3, 4, 3}, 1));
+  EXPECT_EQ(look_up({4, 3, 5}, std::nullopt, 2), rows_after({4, 3, 5}, 2));
+  EXPECT_EQ(look_up({4, 3}, 3, 3), rows_after({4, 3}, 1));
+  EXPECT_EQ(look_up({5}, 3, 3), rows_after({5}, 3));
+  EXPECT_EQ(look_up({4}, 7, 7), rows_after({4}, 7));
 }
 
-TEST(DeviceRows, OnAcceleratorsMoveAsRowsOfServersDo) {
+TEST(DeviceRows, GiveWhatACacheOfTheSameCapacityGives) {
+  compare_with_a_cache(torch::kCPU);
+}
+
+TEST(DeviceRows, SumGradients) {
+  expect_sums(torch::kCPU);
+}
+
+TEST(DeviceRows, KeepNothingOfExactRows) {
+  expect_that_exact_rows_keep_nothing(torch::kCPU);
+}
+
+TEST(DeviceRows, OnAcceleratorsDoTheSame) {
   const auto accelerator = nn::find_test_accelerator();
   if (!accelerator) GTEST_SKIP() << "needs an accelerator that PyTorch can use";
-  for (const RowOptimizer::Kind kind : kKinds) compare_with_a_map(*accelerator, kind);
-}
-
-TEST(DeviceRows, ChangeNothingWhereTheyRefuse) {
-  const auto rows = DeviceRows::create(torch::kCPU, 2, {.kind = RowOptimizer::Kind::kSgd}, 3);
-  ASSERT_TRUE(rows);
-  ASSERT_TRUE((*rows)->insert(std::vector<std::uint64_t>{5, 6}, std::vector<float>{1, 2, 3, 4}));
-  const auto message = [](const Status& status) { return status ? std::string("accepted") : status.error().message; };
-  EXPECT_THAT(message((*rows)->insert(std::vector<std::uint64_t>{7, 5}, std::vector<float>(4))), HasSubstr("2 rows"));
-  EXPECT_THAT(message((*rows)->insert(std::vector<std::uint64_t>{5}, std::vector<float>(2))), HasSubstr("row 5 is on"));
-  EXPECT_THAT(message((*rows)->push(std::vector<std::uint64_t>{6, 9}, std::vector<float>(4, 1))), HasSubstr("row 9"));
-  std::vector<float> records(4);
-  EXPECT_THAT(message((*rows)->evict(std::vector<std::uint64_t>{6, 9}, records)), HasSubstr("row 9"));
-  ASSERT_TRUE((*rows)->pull(std::vector<std::uint64_t>{6, 5}, records));
-  EXPECT_EQ(records, (std::vector<float>{3, 4, 1, 2}));
-  EXPECT_EQ((*rows)->size(), 2U);
+  compare_with_a_cache(*accelerator);
+  expect_sums(*accelerator);
+  expect_that_exact_rows_keep_nothing(*accelerator);
 }
 
 }  // namespace

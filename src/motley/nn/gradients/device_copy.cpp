@@ -32,22 +32,31 @@ Result<at::Tensor> DeviceCopies::host_memory(c10::IntArrayRef shape, at::ScalarT
 }
 
 Result<at::Tensor> DeviceCopies::to_device(const at::Tensor& values) const {
+  MOTLEY_ASSIGN(const at::Tensor sent, send(values));
+  MOTLEY_TRY(await_sent({sent}));
+  return sent;
+}
+
+Result<at::Tensor> DeviceCopies::send(const at::Tensor& values) const {
   if (device_.is_cpu()) return values;
   return catch_torch(ErrorCode::kInternal, "copying to " + device_.str(), [&] {
     const at::NoGradGuard no_grad;
     if (!overlaps_) return values.to(device_);
+    // Memory of the copying stream, which so need not wait for what is computed.
+    const c10::StreamGuard use(*in_);
+    return values.to(values.options().device(device_), /*non_blocking=*/true);
+  });
+}
+
+// One event follows all that was sent so far.
+Status DeviceCopies::await_sent(const std::vector<at::Tensor>& sent) const {
+  if (!overlaps_) return {};
+  return catch_torch(ErrorCode::kInternal, "waiting for copies to " + device_.str(), [&] {
     const c10::Stream computing = VirtualGuardImpl(device_.type()).getStream(device_);
-    at::Tensor copied;
-    {
-      // Memory of the copying stream, which so need not wait for what is computed.
-      const c10::StreamGuard use(*in_);
-      copied = values.to(values.options().device(device_), /*non_blocking=*/true);
-    }
     c10::Event done(device_.type());
     done.record(*in_);
     done.block(computing);
-    copied.record_stream(computing);
-    return copied;
+    for (const at::Tensor& values : sent) values.record_stream(computing);
   });
 }
 

@@ -37,6 +37,11 @@ class DeviceCopies {
   // CPU the tensor itself.
   Result<at::Tensor> to_device(const at::Tensor& values) const;
 
+  // to_device() in two steps: what is queued between them does not wait for the copies. The values of send() are of the
+  // device, and not computed with before await_sent() of them.
+  Result<at::Tensor> send(const at::Tensor& values) const;
+  Status await_sent(const std::vector<at::Tensor>& sent) const;
+
   // Values on their way from the device.
   struct Arriving {
     at::Tensor values;                 // in this machine's memory; complete after wait()

@@ -1,10 +1,6 @@
-// A worker's cache of hot rows: a row that was pulled may be used again until it is some steps old, so that fewer are
-// asked for. It only remembers; who asks for what it lacks, and when, is the caller's, so that answers may be under way
-// while other batches are looked up. Not thread-safe: one for each worker.
-//
-// The bound is the one of stale synchronous parallel: a batch that wants rows as they are after step t gets each as it
-// was after step t - steps or later. A worker's own gradients are no exception: rows that it pushed are used from the
-// cache until they are too old.
+// A worker's cache of hot rows in its memory: a row that was pulled may be used again until it is some steps old
+// (cache_index.h), so that fewer are asked for. It only remembers; who asks for what it lacks, and when, is the
+// caller's, so that answers may be under way while other batches are looked up. Not thread-safe: one for each worker.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +9,14 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/ps/protocol/row_index.h"
+#include "motley/ps/client/cache_index.h"
 
 namespace motley::ps {
 
 class SparseCache {
  public:
-  // Keeps at most `capacity` rows (1 or more), the often used by CLOCK with frequencies, as the table does.
   SparseCache(std::size_t dimension, std::size_t capacity, std::int64_t steps)
-      : dimension_(dimension), capacity_(capacity), steps_(steps) {
-    MOTLEY_INVARIANT(capacity > 0, "a cache needs room for a row");
-  }
+      : dimension_(dimension), index_(capacity, steps) {}
 
   // What a batch has to be asked for.
   struct Missing {
@@ -38,22 +31,16 @@ class SparseCache {
   Missing take(std::span<const std::uint64_t> ids, std::int64_t after, std::span<float> rows) {
     MOTLEY_INVARIANT(rows.size() == ids.size() * dimension_, "{} ids came with room for {} values", ids.size(),
                      rows.size());
-    ++batch_;
+    index_.begin_batch();
     Missing missing;
     RowIndex place;  // id -> index in missing.ids
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      const std::uint64_t hash = hash_id(ids[i]);
-      const std::uint32_t slot = index_.find(ids[i], hash);
-      if (slot != RowIndex::kNone && entries_[slot].after >= after - steps_) {
-        Entry& entry = entries_[slot];
-        if (entry.batch != batch_) {
-          entry.batch = batch_;
-          entry.frequency = std::min<std::uint8_t>(entry.frequency + 1, kMaxFrequency);
-          ++missing.found;
-        }
+      if (const auto [slot, is_first] = index_.find(ids[i], after); slot != CacheIndex::kNone) {
+        if (is_first) ++missing.found;
         std::copy_n(values(slot), dimension_, rows.data() + i * dimension_);
         continue;
       }
+      const std::uint64_t hash = hash_id(ids[i]);
       std::uint32_t at = place.find(ids[i], hash);
       if (at == RowIndex::kNone) {
         at = static_cast<std::uint32_t>(missing.ids.size());
@@ -73,58 +60,19 @@ class SparseCache {
       std::copy_n(answer(missing.answers[i]), dimension_, rows.data() + missing.positions[i] * dimension_);
     }
     for (std::size_t w = 0; w < missing.ids.size(); ++w) {
-      const std::uint64_t hash = hash_id(missing.ids[w]);
-      std::uint32_t slot = index_.find(missing.ids[w], hash);
-      if (slot == RowIndex::kNone) {
-        slot = take_slot();
-        index_.insert(missing.ids[w], hash, slot);
-        entries_[slot] = {.id = missing.ids[w], .after = after};
-      } else if (entries_[slot].after > after) {  // a later answer was here first
-        continue;
-      }
-      entries_[slot].after = after;
+      const std::uint32_t slot = index_.put(missing.ids[w], after);
+      if (slot == CacheIndex::kNone) continue;
+      values_.resize(index_.slots() * dimension_);
       std::copy_n(answer(w), dimension_, values(slot));
     }
   }
 
  private:
-  static constexpr std::uint8_t kMaxFrequency = 15;
-
-  struct Entry {
-    std::uint64_t id = 0;
-    std::int64_t after = 0;   // the step after which the row was like this
-    std::uint64_t batch = 0;  // the last one that it was found for
-    std::uint8_t frequency = 0;
-  };
-
   float* values(std::uint32_t slot) { return values_.data() + slot * dimension_; }
 
-  std::uint32_t take_slot() {
-    if (entries_.size() < capacity_) {
-      entries_.emplace_back();
-      values_.resize(entries_.size() * dimension_);
-      return static_cast<std::uint32_t>(entries_.size() - 1);
-    }
-    for (;;) {
-      const std::uint32_t slot = hand_;
-      hand_ = hand_ + 1 == entries_.size() ? 0 : hand_ + 1;
-      Entry& entry = entries_[slot];
-      if (entry.frequency == 0) {
-        index_.erase(entry.id, hash_id(entry.id));
-        return slot;
-      }
-      entry.frequency /= 2;
-    }
-  }
-
   const std::size_t dimension_;
-  const std::size_t capacity_;
-  const std::int64_t steps_;
-  std::uint64_t batch_ = 0;
-  RowIndex index_;
-  std::vector<Entry> entries_;
+  CacheIndex index_;
   std::vector<float> values_;
-  std::uint32_t hand_ = 0;
 };
 
 }  // namespace motley::ps

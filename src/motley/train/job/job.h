@@ -42,6 +42,7 @@ struct EmbeddingSpec {
   double memory = 0;  // bytes
   std::string comm_dtype = "float32";
   bool prefetch = true;
+  double device_memory = 256e6;  // bytes, on each accelerator
   std::int64_t cache_rows = 0;
   std::int64_t max_staleness = 0;
 };

@@ -204,6 +204,7 @@ Status check_served_embeddings(const Job& job) {
   const auto needs = [](const std::string& key, const std::string& given, const std::string& accepted) {
     return fmt::format("{}: {}; accepted with embedding.placement server: {}", key, given, accepted);
   };
+  const bool has_accelerator_memory = embedding.device_memory > 0 && job.execution.device != "cpu";
   return check(
       {{job.gradient_sync.consistency != "bsp",
         needs("gradient_sync.consistency", job.gradient_sync.consistency, "bsp")},
@@ -212,10 +213,11 @@ Status check_served_embeddings(const Job& job) {
        {job.gradient_sync.placement == "colocated" || !job.gradient_sync.racks.empty(),
         needs("gradient_sync.placement", job.gradient_sync.placement,
               "servers that are not beside workers, without racks")},
-       {embedding.max_staleness > 0 && embedding.cache_rows == 0,
-        fmt::format("embedding.max_staleness: {} is given, but embedding.cache_rows is 0; accepted: 0, or "
-                    "embedding.cache_rows that workers keep so long",
-                    embedding.max_staleness)},
+       {embedding.max_staleness > 0 && embedding.cache_rows == 0 && !has_accelerator_memory,
+        fmt::format("embedding.max_staleness: {} is given, but embedding.cache_rows is 0{}; accepted: 0, or "
+                    "embedding.cache_rows that workers keep so long, or accelerators with embedding.device_memory",
+                    embedding.max_staleness,
+                    embedding.device_memory > 0 ? ", and device: cpu" : " and embedding.device_memory, too")},
        {embedding.cache_rows > 0 && embedding.max_staleness == 0,
         fmt::format("embedding.cache_rows: {} is given, but embedding.max_staleness is 0, so that no step would use "
                     "them again; accepted: 0, or embedding.max_staleness of 1 or more",

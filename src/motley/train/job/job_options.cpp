@@ -58,7 +58,14 @@ const OptionTable<EmbeddingSpec> kEmbeddingOptions = {
      &EmbeddingSpec::comm_dtype},
     {{"prefetch", kBoolean, "server: ask for the next batch's embeddings while this one is computed"},
      &EmbeddingSpec::prefetch},
-    {{"cache_rows", kInteger, "server: hot embeddings that each worker caches, to use them in several steps; 0: none",
+    {{"device_memory", kBytes,
+      "server: memory of each worker's accelerator for hot embeddings, which it uses in several steps, where "
+      "embedding.max_staleness allows that; 0: none",
+      0},
+     &EmbeddingSpec::device_memory},
+    {{"cache_rows", kInteger,
+      "server: hot embeddings that each worker caches in its memory, to use them in several steps, unless its "
+      "accelerator has some (embedding.device_memory); 0: none",
       0, 1 << 30},
      &EmbeddingSpec::cache_rows},
     {{"max_staleness", kInteger, "server: how many steps older than a step's own a cached embedding may be", 0,

@@ -1,165 +1,163 @@
 #include "motley/train/step/device_rows.h"
 
 #include <algorithm>
-#include <numeric>
-#include <unordered_map>
-#include <unordered_set>
 
+#include "motley/base/units.h"
 #include "motley/nn/runtime.h"
-#include "motley/ps/embedding/row_optimizer.h"
 
 namespace motley::train {
 namespace {
 
-using ps::hash_id;
-using ps::RowIndex;
-using ps::RowOptimizer;
+using Numbers = std::vector<std::uint32_t>;
 
-// A view of numbers that are the caller's.
-torch::Tensor as_view(std::span<const float> values, std::int64_t width) {
-  return torch::from_blob(const_cast<float*>(values.data()), {std::ssize(values) / width, width});
+// The different ids of a batch, in its order, and for each position which of them is there.
+struct Distinct {
+  std::vector<std::uint64_t> ids;
+  Numbers number;
+};
+
+Distinct find_distinct(std::span<const std::uint64_t> ids) {
+  Distinct distinct;
+  distinct.number.reserve(ids.size());
+  ps::RowIndex index;
+  for (const std::uint64_t id : ids) {
+    const std::uint64_t hash = ps::hash_id(id);
+    std::uint32_t at = index.find(id, hash);
+    if (at == ps::RowIndex::kNone) {
+      at = static_cast<std::uint32_t>(distinct.ids.size());
+      index.insert(id, hash, at);
+      distinct.ids.push_back(id);
+    }
+    distinct.number.push_back(at);
+  }
+  return distinct;
 }
 
-void check_size(const char* what, std::size_t given, std::size_t ids, std::size_t width) {
-  MOTLEY_INVARIANT(given == ids * width, "{} of {} floats for {} ids of {} each", what, given, ids, width);
+// One after the other, as int32: they are sent with half the bytes of int64.
+Result<torch::Tensor> send_numbers(const nn::DeviceCopies& copies, const Numbers& first, const Numbers& second) {
+  MOTLEY_ASSIGN(const torch::Tensor both, copies.host_memory({std::ssize(first) + std::ssize(second)}, torch::kInt32));
+  auto* const values = both.data_ptr<std::int32_t>();
+  std::ranges::copy(second, std::ranges::copy(first, values).out);
+  return copies.send(both);
 }
 
 }  // namespace
 
 Result<std::unique_ptr<DeviceRows>> DeviceRows::create(torch::Device device, std::size_t dimension,
-                                                       const RowOptimizer& optimizer, std::size_t capacity) {
-  MOTLEY_INVARIANT(dimension > 0 && capacity > 0, "{} rows of {} weights", capacity, dimension);
-  const auto width = static_cast<std::int64_t>(dimension + ps::state_floats(optimizer.kind, dimension));
-  return nn::catch_torch(ErrorCode::kInternal, "taking memory for rows on " + device.str(), [&] {
-    return std::unique_ptr<DeviceRows>(new DeviceRows(
-        torch::zeros({static_cast<std::int64_t>(capacity), width}, torch::device(device)), dimension, optimizer));
+                                                       std::size_t capacity, std::int64_t max_staleness) {
+  MOTLEY_ASSIGN(nn::DeviceCopies copies, nn::DeviceCopies::create(device));
+  std::unique_ptr<DeviceRows> rows(new DeviceRows(std::move(copies), dimension));
+  if (capacity == 0) return rows;
+  const double bytes = static_cast<double>(capacity) * static_cast<double>(dimension * sizeof(float));
+  const double all = nn::device_memory_bytes(device);
+  const auto refuse = [&](const std::string& why) {
+    return fail(ErrorCode::kInvalidInput,
+                "embedding.device_memory: {} for {} embeddings of {} values do not fit on {}, {}; accepted: less, or 0 "
+                "for none",
+                format_bytes(bytes), capacity, dimension, device.str(), why);
+  };
+  if (all > 0 && bytes > all) return refuse(fmt::format("which has {} in all", format_bytes(all)));
+  const Status taken = nn::catch_torch(ErrorCode::kInternal, "taking memory for rows on " + device.str(), [&] {
+    rows->table_ = torch::empty({static_cast<std::int64_t>(capacity), rows->dimension_}, torch::device(device));
   });
+  if (!taken) return refuse(taken.error().message);
+  rows->cache_.emplace(capacity, max_staleness);
+  return rows;
 }
 
-DeviceRows::DeviceRows(torch::Tensor rows, std::size_t dimension, const RowOptimizer& optimizer)
-    : rows_(std::move(rows)),
-      dimension_(static_cast<std::int64_t>(dimension)),
-      optimizer_(optimizer),
-      free_(static_cast<std::size_t>(rows_.size(0))) {
-  std::iota(free_.rbegin(), free_.rend(), 0U);  // the first is taken first
-}
-
-bool DeviceRows::holds(std::uint64_t id) const {
-  return index_.find(id, hash_id(id)) != RowIndex::kNone;
-}
-
-Result<std::vector<std::int64_t>> DeviceRows::find_slots(std::span<const std::uint64_t> ids) const {
-  std::vector<std::int64_t> slots;
-  slots.reserve(ids.size());
-  for (const std::uint64_t id : ids) {
-    const std::uint32_t slot = index_.find(id, hash_id(id));
-    if (slot == RowIndex::kNone) {
-      return fail(ErrorCode::kInvalidInput, "row {} is not among the {} on {}", id, size(), rows_.device().str());
-    }
-    slots.push_back(slot);
-  }
-  return slots;
-}
-
-torch::Tensor DeviceRows::on_device(const std::vector<std::int64_t>& slots) const {
-  return torch::tensor(slots, torch::kInt64).to(rows_.device());
-}
-
-Status DeviceRows::insert(std::span<const std::uint64_t> ids, std::span<const float> records) {
-  check_size("records", records.size(), ids.size(), record_floats());
-  if (ids.size() > free_.size()) {
-    return fail(ErrorCode::kUnavailable, "{} rows do not fit beside the {} of {} on {}", ids.size(), size(), capacity(),
-                rows_.device().str());
-  }
-  std::unordered_set<std::uint64_t> seen;
-  for (const std::uint64_t id : ids) {
-    if (holds(id) || !seen.insert(id).second) {
-      return fail(ErrorCode::kInvalidInput, "row {} is on {} already", id, rows_.device().str());
+Result<DeviceRows::Batch> DeviceRows::take(std::span<const std::uint64_t> ids, std::optional<std::int64_t> after) {
+  Batch batch;
+  const Distinct distinct = find_distinct(ids);
+  Numbers slots;
+  Numbers place(distinct.ids.size());  // of each different id among those found, or among those missing
+  std::vector<bool> is_missing(distinct.ids.size());
+  if (cache_ && after) cache_->begin_batch();
+  for (std::size_t i = 0; i < distinct.ids.size(); ++i) {
+    const std::uint32_t slot = cache_ && after ? cache_->find(distinct.ids[i], *after).slot : ps::CacheIndex::kNone;
+    is_missing[i] = slot == ps::CacheIndex::kNone;
+    place[i] = static_cast<std::uint32_t>(is_missing[i] ? batch.missing.size() : slots.size());
+    if (is_missing[i]) {
+      batch.missing.push_back(distinct.ids[i]);
+    } else {
+      slots.push_back(slot);
     }
   }
-  const std::vector<std::int64_t> slots(free_.rbegin(), free_.rbegin() + std::ssize(ids));
-  MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "bringing rows to the device", [&] {
-    rows_.index_copy_(0, on_device(slots), as_view(records, rows_.size(1)).to(rows_.device()));
-  }));
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    index_.insert(ids[i], hash_id(ids[i]), static_cast<std::uint32_t>(slots[i]));
+  batch.found = slots.size();
+  Numbers places;
+  places.reserve(ids.size());
+  for (const std::uint32_t number : distinct.number) {
+    places.push_back(place[number] + static_cast<std::uint32_t>(is_missing[number] ? batch.found : 0));
   }
-  free_.resize(free_.size() - ids.size());
+  MOTLEY_ASSIGN(batch.places, send_numbers(copies_, slots, places));
+  return batch;
+}
+
+Result<torch::Tensor> DeviceRows::memory_for(const Batch& batch) const {
+  return copies_.host_memory({std::ssize(batch.missing), dimension_}, torch::kFloat32);
+}
+
+Status DeviceRows::send(Batch& batch, const torch::Tensor& rows, std::optional<std::int64_t> after) {
+  MOTLEY_ASSIGN(batch.rows, copies_.send(rows));
+  if (!cache_ || !after || batch.missing.empty()) return {};
+  Numbers slots;
+  for (const std::uint64_t id : batch.missing) slots.push_back(cache_->put(id, *after));
+  // Where there are fewer slots than rows, later ones have taken those of earlier ones.
+  Numbers kept, kept_slots;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] == ps::CacheIndex::kNone || cache_->find_slot(batch.missing[i]) != slots[i]) continue;
+    kept.push_back(static_cast<std::uint32_t>(i));
+    kept_slots.push_back(slots[i]);
+  }
+  if (kept.empty()) return {};
+  MOTLEY_ASSIGN(batch.kept, send_numbers(copies_, kept, kept_slots));
   return {};
 }
 
-Status DeviceRows::evict(std::span<const std::uint64_t> ids, std::span<float> records) {
-  check_size("records", records.size(), ids.size(), record_floats());
-  MOTLEY_ASSIGN(const std::vector<std::int64_t> slots, find_slots(ids));
-  MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "taking rows from the device",
-                             [&] { as_view(records, rows_.size(1)).copy_(rows_.index_select(0, on_device(slots))); }));
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    index_.erase(ids[i], hash_id(ids[i]));
-    free_.push_back(static_cast<std::uint32_t>(slots[i]));
-  }
-  return {};
-}
-
-Result<torch::Tensor> DeviceRows::gather(std::span<const std::uint64_t> ids) const {
-  MOTLEY_ASSIGN(const std::vector<std::int64_t> slots, find_slots(ids));
-  return nn::catch_torch(ErrorCode::kInternal, "gathering rows on the device",
-                         [&] { return rows_.narrow(1, 0, dimension_).index_select(0, on_device(slots)); });
-}
-
-Status DeviceRows::pull(std::span<const std::uint64_t> ids, std::span<float> rows) {
-  check_size("rows", rows.size(), ids.size(), static_cast<std::size_t>(dimension_));
-  MOTLEY_ASSIGN(const torch::Tensor gathered, gather(ids));
-  return nn::catch_torch(ErrorCode::kInternal, "pulling rows from the device",
-                         [&] { as_view(rows, dimension_).copy_(gathered); });
-}
-
-Status DeviceRows::push(std::span<const std::uint64_t> ids, std::span<const float> gradients) {
-  check_size("gradients", gradients.size(), ids.size(), static_cast<std::size_t>(dimension_));
-  return apply(ids, as_view(gradients, dimension_));
-}
-
-Status DeviceRows::apply(std::span<const std::uint64_t> ids, const torch::Tensor& gradients) {
-  MOTLEY_ASSIGN(const std::vector<std::int64_t> slots, find_slots(ids));
-  // Each row once, and which of them every gradient is for.
-  std::vector<std::int64_t> distinct, position;
-  std::unordered_map<std::int64_t, std::int64_t> place;
-  for (const std::int64_t slot : slots) {
-    const auto [found, is_new] = place.try_emplace(slot, std::ssize(distinct));
-    if (is_new) distinct.push_back(slot);
-    position.push_back(found->second);
-  }
-  return nn::catch_torch(ErrorCode::kInternal, "moving rows on the device", [&] {
+Result<torch::Tensor> DeviceRows::complete(const Batch& batch) {
+  nn::Tensors sent = {batch.places, batch.rows};
+  if (batch.kept.defined()) sent.push_back(batch.kept);
+  MOTLEY_TRY(copies_.await_sent(sent));
+  return nn::catch_torch(ErrorCode::kInternal, "looking up rows on the device", [&] {
     const torch::NoGradGuard no_grad;
-    torch::Tensor sums = torch::zeros({std::ssize(distinct), dimension_}, rows_.options());
-    sums.index_add_(0, on_device(position), gradients.to(rows_.options()));
-    const torch::Tensor where = on_device(distinct);
-    torch::Tensor records = rows_.index_select(0, where);
-    update(records, sums);
-    rows_.index_copy_(0, where, records);
+    const auto found = static_cast<std::int64_t>(batch.found);
+    torch::Tensor rows = batch.rows;
+    if (found > 0) {
+      const torch::Tensor hot = table_.index_select(0, batch.places.narrow(0, 0, found));
+      rows = batch.missing.empty() ? hot : torch::cat({hot, batch.rows});
+    }
+    torch::Tensor looked_up = rows.index_select(0, batch.places.narrow(0, found, batch.places.size(0) - found));
+    if (batch.kept.defined()) {
+      const torch::Tensor both = batch.kept.to(torch::kInt64).view({2, -1});
+      table_.index_copy_(0, both[1], batch.rows.index_select(0, both[0]));
+    }
+    return looked_up;
   });
 }
 
-// What ps::update_row does to one row, to each of these.
-void DeviceRows::update(torch::Tensor& records, const torch::Tensor& gradients) const {
-  torch::Tensor weights = records.narrow(1, 0, dimension_);
-  const double rate = optimizer_.learning_rate;
-  if (optimizer_.kind == RowOptimizer::Kind::kSgd) {
-    weights.sub_(gradients, rate);
-  } else if (optimizer_.kind == RowOptimizer::Kind::kAdagrad) {
-    torch::Tensor sum = records.narrow(1, dimension_, 1);
-    sum.add_(gradients.square().mean(1, true));
-    weights.sub_(gradients / (sum.sqrt() + optimizer_.epsilon), rate);
-  } else {
-    torch::Tensor first = records.narrow(1, dimension_, dimension_);
-    torch::Tensor second = records.narrow(1, 2 * dimension_, dimension_);
-    torch::Tensor updates = records.narrow(1, 3 * dimension_, 1);
-    updates.add_(1);
-    first.lerp_(gradients, 1 - static_cast<double>(optimizer_.beta1));
-    second.lerp_(gradients.square(), 1 - static_cast<double>(optimizer_.beta2));
-    const auto unbiased = [&](float beta) { return 1 - torch::pow(static_cast<double>(beta), updates); };
-    weights.sub_(
-        first / unbiased(optimizer_.beta1) / ((second / unbiased(optimizer_.beta2)).sqrt() + optimizer_.epsilon), rate);
-  }
+// The rows of each id are a bag, whose sum no two threads add to at once: the same bits on any device that adds in
+// order.
+Result<DeviceRows::Sums> DeviceRows::sum(std::span<const std::uint64_t> ids, const torch::Tensor& gradients) const {
+  Distinct distinct = find_distinct(ids);
+  Numbers begin(distinct.ids.size() + 1, 0);
+  for (const std::uint32_t number : distinct.number) ++begin[number + 1];
+  for (std::size_t i = 0; i < distinct.ids.size(); ++i) begin[i + 1] += begin[i];
+  begin.pop_back();
+  Numbers order(ids.size()), next = begin;
+  for (std::size_t i = 0; i < ids.size(); ++i) order[next[distinct.number[i]]++] = static_cast<std::uint32_t>(i);
+  MOTLEY_ASSIGN(const torch::Tensor both, send_numbers(copies_, order, begin));
+  MOTLEY_TRY(copies_.await_sent({both}));
+  Sums sums;
+  const auto count = std::ssize(order);
+  MOTLEY_ASSIGN(
+      const torch::Tensor values, nn::catch_torch(ErrorCode::kInternal, "summing gradients of rows on the device", [&] {
+        const torch::NoGradGuard no_grad;
+        return std::get<0>(at::_embedding_bag_forward_only(gradients.to(torch::kFloat32).reshape({-1, dimension_}),
+                                                           both.narrow(0, 0, count),
+                                                           both.narrow(0, count, std::ssize(begin))));
+      }));
+  MOTLEY_ASSIGN(sums.values, copies_.to_host(values));
+  sums.ids = std::move(distinct.ids);
+  return sums;
 }
 
 }  // namespace motley::train

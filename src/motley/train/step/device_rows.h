@@ -1,59 +1,68 @@
-// Hot rows in the memory of a GPU, a faster and smaller place than the host's: one tensor on a device, with a row of it
-// for each row held, which are gathered, and moved by their optimizer, there. Which rows are held is decided by whoever
-// brings them up and takes them down again. On the CPU the same code runs, to test it.
+// Embedding rows in the memory of an accelerator: the hot ones, which are kept there from step to step, and above them
+// those of a batch, each of which crosses the host link once, beside what the device computes. There they are looked
+// up, and their gradients are summed. On the CPU the same code runs, to test it.
 #pragma once
 
 #include <torch/torch.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/ps/protocol/row_index.h"
-#include "motley/ps/protocol/sparse_protocol.h"
+#include "motley/nn/gradients/device_copy.h"
+#include "motley/ps/client/cache_index.h"
 
 namespace motley::train {
 
-// A record is a row as a whole: its weights, then its optimizer's state (record_floats() floats; row_optimizer.h says
-// which). pull() and push() are for ids that are held: others are kInvalidInput, and nothing is changed. Not
-// thread-safe. Errors of libtorch are kInternal, of its memory kUnavailable.
+// Not thread-safe: one thread, on whose current stream rows are looked up. Errors of libtorch are kInternal, of its
+// memory kUnavailable.
 class DeviceRows {
  public:
-  // Takes memory for `capacity` rows (1 or more) at once.
-  static Result<std::unique_ptr<DeviceRows>> create(torch::Device device, std::size_t dimension,
-                                                    const ps::RowOptimizer& optimizer, std::size_t capacity);
+  // Takes memory for `capacity` rows of so many float32 at once (0: none are kept), each of which is used until it is
+  // max_staleness steps old. kInvalidInput where the device has less than that.
+  static Result<std::unique_ptr<DeviceRows>> create(torch::Device device, std::size_t dimension, std::size_t capacity,
+                                                    std::int64_t max_staleness);
 
-  std::size_t record_floats() const { return static_cast<std::size_t>(rows_.size(1)); }
-  std::size_t capacity() const { return static_cast<std::size_t>(rows_.size(0)); }  // rows, at most
-  std::size_t size() const { return index_.size(); }                                // rows, now
-  bool holds(std::uint64_t id) const;
-  // Brings rows up: distinct ids that are not held, with a record each. All or nothing; kUnavailable where they do not
-  // fit.
-  Status insert(std::span<const std::uint64_t> ids, std::span<const float> records);
-  // Takes rows down: distinct ids that are held, whose records as they are now are written to `records`.
-  Status evict(std::span<const std::uint64_t> ids, std::span<float> records);
-  // Writes the weights of ids[i] to rows[i * dimension, (i + 1) * dimension). Ids may repeat.
-  Status pull(std::span<const std::uint64_t> ids, std::span<float> rows);
-  // Gradients as rows above; those of one id are summed in their order, and its optimizer runs once.
-  Status push(std::span<const std::uint64_t> ids, std::span<const float> gradients);
+  bool keeps() const { return cache_.has_value(); }
 
-  // pull() and push() for who computes on the device: weights [n, dimension] there, and gradients of that shape.
-  Result<torch::Tensor> gather(std::span<const std::uint64_t> ids) const;
-  Status apply(std::span<const std::uint64_t> ids, const torch::Tensor& gradients);
+  // A batch between take() and complete(); one at a time of those that keep rows.
+  struct Batch {
+    std::vector<std::uint64_t> missing;  // ids that are not kept, or too old; each once, in the order of the batch
+    std::size_t found = 0;               // different ids that are kept
+    // On their way: the slots of those found, and for each position of the batch where its row is among those found and
+    // those missing.
+    torch::Tensor places;
+    torch::Tensor rows;  // of those missing
+    torch::Tensor kept;  // which of these will be kept, and in which slots; undefined: none
+  };
+  // Rows as they are after step `after`, or max_staleness before; nullopt: past those that are kept, and none will be.
+  Result<Batch> take(std::span<const std::uint64_t> ids, std::optional<std::int64_t> after);
+  // For the rows of batch.missing: [missing, dimension], float32, of this machine's memory, pinned.
+  Result<torch::Tensor> memory_for(const Batch& batch) const;
+  // Sends them to the device, as they are after this step; nullopt as above. Never waits for what is computed.
+  Status send(Batch& batch, const torch::Tensor& rows, std::optional<std::int64_t> after);
+  // [ids, dimension] on the device, looked up by what is computed from now on.
+  Result<torch::Tensor> complete(const Batch& batch);
+
+  // The sum of the gradients of each id, in the order of the batch; equal ids are one.
+  struct Sums {
+    std::vector<std::uint64_t> ids;
+    nn::DeviceCopies::Arriving values;  // [ids, dimension], float32
+  };
+  // Of gradients [ids, dimension] on the device.
+  Result<Sums> sum(std::span<const std::uint64_t> ids, const torch::Tensor& gradients) const;
 
  private:
-  DeviceRows(torch::Tensor rows, std::size_t dimension, const ps::RowOptimizer& optimizer);
-  Result<std::vector<std::int64_t>> find_slots(std::span<const std::uint64_t> ids) const;
-  torch::Tensor on_device(const std::vector<std::int64_t>& slots) const;
-  void update(torch::Tensor& records, const torch::Tensor& gradients) const;
+  DeviceRows(nn::DeviceCopies copies, std::size_t dimension)
+      : copies_(std::move(copies)), dimension_(static_cast<std::int64_t>(dimension)) {}
 
-  torch::Tensor rows_;  // capacity x record_floats
+  const nn::DeviceCopies copies_;
   const std::int64_t dimension_;
-  const ps::RowOptimizer optimizer_;
-  ps::RowIndex index_;               // from ids to rows of the tensor
-  std::vector<std::uint32_t> free_;  // of them
+  std::optional<ps::CacheIndex> cache_;
+  torch::Tensor table_;  // of the slots: capacity x dimension
 };
 
 }  // namespace motley::train

@@ -64,7 +64,7 @@ Status BatchTensors::prefetch(const Deadline& patience) {
 
 Status BatchTensors::push(const data::Batch& batch, std::int64_t first, const torch::Tensor& input_gradient,
                           double weight) {
-  return table_ ? table_->push(batch.ids, first, input_gradient, weight) : Status();
+  return table_ ? table_->push(batch.ids, first, input_gradient, weight, context_.step_deadline()) : Status();
 }
 
 Status BatchTensors::finish_step(Report& report) {

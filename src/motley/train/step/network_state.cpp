@@ -99,8 +99,8 @@ Status NetworkState::start(std::int64_t step, int embedding_servers) {
           "worker");
     }
     MOTLEY_ASSIGN(auto servers, read_servers(parts_.job));
-    MOTLEY_ASSIGN(auto table, ServedTable::open(parts_.job, *parts_.network.lookups, std::move(servers), parts_.peers,
-                                                {step, embedding_servers}, deadline));
+    MOTLEY_ASSIGN(auto table, ServedTable::open(parts_.job, *parts_.network.lookups, parts_.network.device,
+                                                std::move(servers), parts_.peers, {step, embedding_servers}, deadline));
     parts_.tensors.look_up_in(std::move(table));
   }
   return parts_.sync.serve_weights(make_optimizer_spec(parts_.job), deadline);

@@ -1,6 +1,6 @@
 // The rows that a CTR model looks up, where parameter servers have them: pulled for each batch, ahead where the
-// next batch is known already, or used again from a cache of hot ones; and moved by the gradients that backward leaves
-// at the network's input.
+// next batch is known already, or used again from a cache of hot ones, which an accelerator has in its own memory; and
+// moved by the gradients that backward leaves at the network's input.
 #pragma once
 
 #include <torch/torch.h>
@@ -13,6 +13,7 @@
 #include "motley/ps/client/sparse_cache.h"
 #include "motley/ps/client/sparse_client.h"
 #include "motley/train/job/job.h"
+#include "motley/train/step/device_rows.h"
 
 namespace motley::train {
 
@@ -26,8 +27,8 @@ class ServedTable {
     std::int64_t step = 0;
     int written_by = 0;
   };
-  // Collective over the session's ranks, which all must outlive this object.
-  static Result<std::unique_ptr<ServedTable>> open(const Job& job, const nn::LookupLayout& layout,
+  // Rows are looked up on this device. Collective over the session's ranks, which all must outlive this object.
+  static Result<std::unique_ptr<ServedTable>> open(const Job& job, const nn::LookupLayout& layout, torch::Device device,
                                                    std::vector<ps::ServerAddress> servers, net::Session& session,
                                                    const Start& start, const Deadline& deadline);
 
@@ -35,17 +36,17 @@ class ServedTable {
   // some already, or the job says not to. With a cache they lack the gradients of the step under way. Never blocks.
   Status read_ahead(const std::vector<std::uint64_t>& ids);
   bool may_read_ahead() const { return prefetches_ && !ahead_; }
-  bool caches() const { return cache_.has_value(); }
-  // The rows of a batch of the step under way: [n, layout.row_values()], float32, on the CPU; as they are after all
+  bool caches() const { return cache_ || (on_device_ && on_device_->keeps()); }
+  // The rows of a batch of the step under way: [n, layout.row_values()], float32, on the device; as they are after all
   // steps that are finished, or, out of the cache, up to embedding.max_staleness before.
   Result<torch::Tensor> rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline);
   // The same as they are after all steps that are finished, past the cache and what was asked ahead.
   Result<torch::Tensor> exact_rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline);
 
-  // The gradient of the network's input for samples [first, first + n) of a batch, [n, width]: of a mean over `weight`
-  // samples.
+  // The gradient of the network's input for samples [first, first + n) of a batch, [n, width], on the device: of a mean
+  // over `weight` samples. While the device computes it, rows that were read ahead go there.
   Status push(const std::vector<std::uint64_t>& ids, std::int64_t first, const torch::Tensor& input_gradient,
-              double weight);
+              double weight, const Deadline& deadline);
   Status finish_step(double weight, const Deadline& deadline) { return client_->finish_step(weight, deadline); }
 
   // Rank 0: the servers write the table as it is after the last finished step.
@@ -69,21 +70,29 @@ class ServedTable {
     std::int64_t wanted = 0;  // the step after which the batch would have its rows
     std::int64_t after = 0;   // and that of those that are asked for
     ps::SparseClient::Ticket ticket = 0;
-    torch::Tensor rows;                // those that the cache has are in it
-    ps::SparseCache::Missing missing;  // the others, with a cache
-    std::uint64_t asked = 0;           // rows
+    torch::Tensor rows = {};                // those that the cache has are in it
+    ps::SparseCache::Missing missing = {};  // the others, with a cache
+    DeviceRows::Batch batch = {};           // in place of both, on an accelerator
+    bool is_sent = false;                   // to it
+    std::uint64_t found = 0;                // rows that are kept
+    std::uint64_t asked = 0;                // rows
   };
   ServedTable(const Job& job, const nn::LookupLayout& layout, int servers);
   std::vector<std::uint64_t> folded(const std::vector<std::uint64_t>& ids) const;
   torch::Tensor room_for(const std::vector<std::uint64_t>& ids) const;
   Result<Asked> ask(const std::vector<std::uint64_t>& ids, std::int64_t wanted, std::int64_t after);
   Status receive(Asked& asked, const Deadline& deadline);
+  Status send(Asked& asked, const Deadline& deadline);
+  std::optional<std::int64_t> if_kept(std::int64_t step) const {
+    return on_device_->keeps() ? std::optional(step) : std::nullopt;
+  }
 
   const nn::LookupLayout layout_;
   const int servers_;
   const bool prefetches_;
   std::unique_ptr<ps::SparseClient> client_;
-  std::optional<ps::SparseCache> cache_;
+  std::optional<ps::SparseCache> cache_;   // on the CPU
+  std::unique_ptr<DeviceRows> on_device_;  // on an accelerator
   std::optional<Asked> ahead_;
   Counts counts_;  // but for the bytes, which the client counts
 };
