@@ -115,6 +115,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"settings", schedule_settings},
         {"rounding", schedule_rounding},
         {"unlike", schedule_heterogeneous},
+        {"sia", schedule_sia},
         {"slots", schedule_slots}}},
       {"serve", {{"all", serve_bench}}},
       {"simulate", {{"all", simulate_bench}}},

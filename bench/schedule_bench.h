@@ -21,6 +21,8 @@ Result<std::vector<BenchRow>> schedule_settings(const BenchOptions& options);
 Result<std::vector<BenchRow>> schedule_rounding(const BenchOptions& options);
 // Gavel's experiments, on devices that are not alike.
 Result<std::vector<BenchRow>> schedule_heterogeneous(const BenchOptions& options);
+// Sia's workloads with its own applications.
+Result<std::vector<BenchRow>> schedule_sia(const BenchOptions& options);
 // The slot solver: how near to its bound, whether it keeps to what there is, and how long it takes.
 Result<std::vector<BenchRow>> schedule_slots(const BenchOptions& options);
 

@@ -72,7 +72,10 @@ void fields(Archive& archive, ReplayFigures& replay) {
 const OptionTable<TraceQuestion>& TraceQuestion::options() {
   using enum OptionKind;
   static const OptionTable<TraceQuestion> options = {
-      {{"throughputs", kPath, "throughput table for Gavel's traces and workloads (its simulation_throughputs.json)"},
+      {{"throughputs", kPath,
+        "throughput table for Gavel's traces and workloads (its simulation_throughputs.json), or for Sia's workloads "
+        "the "
+        "folder of its applications' tables (sia-simulator/traces)"},
        &TraceQuestion::throughputs},
       {{"device_type", kText, "device type of that table to run on"}, &TraceQuestion::device_type},
       {"", &TraceQuestion::topology},
@@ -85,7 +88,7 @@ const OptionTable<TraceQuestion>& TraceQuestion::options() {
        &TraceQuestion::busiest_seconds},
       {{"elastic", kBoolean,
         "make each job elastic that is not yet: give it the times of a well-known model, at random, and from a quarter "
-        "to four times the workers it asks for"},
+        "to four times the workers it asks for; jobs of Sia's workloads adapt their workers and batches"},
        &TraceQuestion::elastic},
       {{"mtbf", kSeconds, "mean time between failures of each node; default: no node fails", 1}, &TraceQuestion::mtbf},
       {{"mttr", kSeconds, "time until a failed node is repaired"}, &TraceQuestion::mttr},
@@ -152,8 +155,14 @@ Result<Workload> TraceReplay::read() const {
     return fail(ErrorCode::kInvalidInput, "--cluster: is missing; accepted: such as 128, 16x8, or a cluster.yaml");
   }
   MOTLEY_ASSIGN(auto topology, make_topology(question_.topology));
+  std::optional<scheduling::Applications> applications;
+  if (std::filesystem::is_directory(question_.throughputs)) {
+    MOTLEY_ASSIGN(applications, scheduling::Applications::read(question_.throughputs, topology));
+  }
   const scheduling::TraceOptions options = {.throughputs = throughputs_ ? &*throughputs_ : nullptr,
                                             .device_type = question_.device_type,
+                                            .applications = applications ? &*applications : nullptr,
+                                            .is_adaptive = question_.elastic,
                                             .types = topology.types,
                                             .read_profile = read_profiled_job};
   MOTLEY_ASSIGN(auto jobs, read_document(
@@ -169,7 +178,8 @@ Result<Workload> TraceReplay::read() const {
 }
 
 Result<Workload> TraceReplay::make_workload(std::uint64_t seed) {
-  if (!question_.throughputs.empty() && !throughputs_) {
+  const bool is_table = !question_.throughputs.empty() && !std::filesystem::is_directory(question_.throughputs);
+  if (is_table && !throughputs_) {
     MOTLEY_ASSIGN(throughputs_, scheduling::Throughputs::read(question_.throughputs));
   }
   MOTLEY_ASSIGN(std::optional<Workload> drawn, draw(seed));

@@ -173,25 +173,39 @@ constexpr Program::Limits kLimits = {.seconds = 10, .gap = 1e-3};
 //     minimise  sum over jobs i and offers j of A_ij G_ij^p  +  lambda sum_i (1 - sum_j A_ij),    p = -1/2, lambda
 //     = 1.1,
 //
-// G its goodput by offer over that of the smallest one. An offer that would restart the job counts for less, by
-// (age - restarts * restart_cost_seconds) / (age + restart_cost_seconds); jobs begin with the fewest workers that they
-// can run with, and have twice as many in the next round at most. Goodput is throughput here: no batch sizes are
-// adapted.
+// G its goodput by offer over that of the smallest one. An offer that would restart a job that runs counts for less, by
+// (age - restarts * restart_cost_seconds) / (age + restart_cost_seconds); a job that is restarting keeps what it has;
+// jobs begin with the fewest workers that they can run with, and have twice as many as ever before at most. Large jobs
+// are placed first. Goodput is the speed that a job says of itself: no batch sizes are adapted here.
 class Sia final : public SlotPolicy {
  public:
   explicit Sia(const PolicyOptions& options) : SlotPolicy("sia", options) {}
 
  private:
   Status take_in(const State& state) override {
-    for (const int job : state.finished) restarts_.erase(job);
+    for (const int job : state.finished) past_.erase(job);
     return {};
   }
 
   Result<std::vector<Change>> begin_slot(const State& state) override {
+    for (const int job : state.running) {
+      int& most = past_[job].most_workers;
+      most = std::max(most, count_workers(state.placement(job)));
+    }
     MOTLEY_ASSIGN(const Given given, solve(state));
-    std::vector<Change> changes = share(state, state.active, given.workers, options_.placement, given.types);
+    std::vector<std::size_t> order(state.active.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater(), [&](std::size_t place) { return given.workers[place]; });
+    std::vector<int> jobs;
+    Given ordered;
+    for (const std::size_t place : order) {
+      jobs.push_back(state.active[place]);
+      ordered.workers.push_back(given.workers[place]);
+      ordered.types.push_back(given.types[place]);
+    }
+    std::vector<Change> changes = share(state, jobs, ordered.workers, options_.placement, ordered.types);
     for (const Change& change : changes) {
-      if (!change.placement.empty() && state.run_seconds(change.job) > 0) ++restarts_[change.job];
+      if (!change.placement.empty() && state.run_seconds(change.job) > 0) ++past_[change.job].restarts;
     }
     return changes;
   }
@@ -212,8 +226,13 @@ class Sia final : public SlotPolicy {
     for (std::size_t i = 0; i < state.active.size(); ++i) {
       const int number = state.active[i];
       std::vector<Offer> own;
+      const Placement& placement = state.placement(number);
+      const bool stays = state.progress[index(number)].is_restarting(state.now);
       for (const int type : list_types(state.job(number))) {
-        for (const int workers : compute_sizes(state, number, type)) own.push_back({i, workers, type});
+        for (const int workers : compute_sizes(state, number, type)) {
+          const bool is_there = workers == count_workers(placement) && is_of_type(*state.topology, placement, type);
+          if (is_there || !stays) own.push_back({i, workers, type});
+        }
       }
       double smallest = std::numeric_limits<double>::infinity();
       for (const Offer& offer : own) smallest = std::min(smallest, goodput(state, number, offer));
@@ -245,7 +264,9 @@ class Sia final : public SlotPolicy {
     const int largest = std::max(1, state.topology->largest_node(type));
     int most = std::min(job.max_workers(), state.topology->devices(type));
     if (state.run_seconds(number) == 0) most = job.min_workers();  // as it is to be measured first
-    if (now > 0) most = std::min(most, 2 * now);
+    if (const auto past = past_.find(number); past != past_.end() && past->second.most_workers > 0) {
+      most = std::min(most, 2 * past->second.most_workers);
+    }
     std::vector<int> sizes;
     const auto add = [&](int size) {
       if (job.min_workers() <= size && size <= most) sizes.push_back(size);
@@ -271,15 +292,19 @@ class Sia final : public SlotPolicy {
     const Job& job = state.job(number);
     const Placement& now = state.placement(number);
     const bool stays = offer.workers == count_workers(now) && is_of_type(*state.topology, now, offer.type);
-    if (state.run_seconds(number) == 0 || stays || !job.elastic) return 1;
+    if (now.empty() || stays || !job.elastic) return 1;
     const double age = state.now - job.arrival;
-    const auto found = restarts_.find(number);
-    const int restarts = found == restarts_.end() ? 0 : found->second;
+    const auto found = past_.find(number);
+    const int restarts = found == past_.end() ? 0 : found->second.restarts;
     const double cost = job.elastic->restart_cost_seconds;
-    return std::max(0.0, age - restarts * cost) / std::max(options_.slot_seconds, age + cost);
+    return age <= cost ? 1 : std::max(0.0, age - restarts * cost) / (age + cost);
   }
 
-  std::unordered_map<int, int> restarts_;  // of jobs that have not finished
+  struct Past {
+    int restarts = 0;
+    int most_workers = 0;
+  };
+  std::unordered_map<int, Past> past_;  // of jobs that have not finished
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -111,23 +112,56 @@ class LeavingRings {
   std::vector<int> changed_;            // nodes
 };
 
-// Jobs as policies are told of them, where durations are wrong.
-class WrongDurations {
+// Jobs as policies are told of them, where durations are wrong or hidden, or speeds are.
+class ToldJobs {
  public:
-  WrongDurations(const std::vector<Job>& jobs, double error, std::uint64_t seed) : jobs_(jobs) {
-    Random random(seed);
-    for (Job& job : jobs_) job.duration *= std::pow(error, 2 * random.uniform() - 1);
+  ToldJobs(const std::vector<Job>& jobs, const SimulationOptions& options, int types)
+      : jobs_(jobs), true_jobs_(jobs), options_(options), most_workers_(jobs.size()) {
+    Random random(options.duration_seed);
+    for (std::size_t i = 0; i < jobs_.size(); ++i) {
+      Job& job = jobs_[i];
+      if (options.duration_error > 1) job.duration *= std::pow(options.duration_error, 2 * random.uniform() - 1);
+      if (options.hidden_duration_seconds > 0) job.duration = options.hidden_duration_seconds;
+      if (!options.hide_speeds || !job.elastic || !job.elastic->measured) continue;
+      most_workers_[i].resize(index(types));
+      tell_speeds(i);
+    }
   }
 
+  static bool are_needed(const SimulationOptions& options) {
+    return options.duration_error > 1 || options.hidden_duration_seconds > 0 || options.hide_speeds;
+  }
   const std::vector<Job>& jobs() const { return jobs_; }
-  // A job that is there has done so much.
-  void learn(int number, double done_seconds) {
+  // A job that is there has done so much, and has trained with so many workers on this type; 0: it has not.
+  void learn(int number, double done_seconds, int workers, int type) {
     double& duration = jobs_[index(number)].duration;
-    if (done_seconds > 0 && duration <= done_seconds) duration = 2 * done_seconds;
+    if (options_.hidden_duration_seconds > 0) {
+      duration = done_seconds + std::max(done_seconds, options_.hidden_duration_seconds);
+    } else if (done_seconds > 0 && duration <= done_seconds) {
+      duration = 2 * done_seconds;
+    }
+    std::vector<int>& most = most_workers_[index(number)];
+    if (most.empty() || type == kAnyType || most[index(type)] >= workers) return;
+    most[index(type)] = workers;
+    tell_speeds(index(number));
   }
 
  private:
+  void tell_speeds(std::size_t number) {
+    Elastic& elastic = *jobs_[number].elastic;
+    const auto known =
+        std::make_shared<MeasuredSpeeds>(true_jobs_[number].elastic->measured->known_after(most_workers_[number]));
+    elastic.max_workers = known->max_workers();
+    for (std::size_t type = 0; type < jobs_[number].type_speeds.size(); ++type) {
+      jobs_[number].type_speeds[type] = known->at(static_cast<int>(type), 1, 1);
+    }
+    elastic.measured = known;
+  }
+
   std::vector<Job> jobs_;
+  const std::vector<Job>& true_jobs_;
+  const SimulationOptions& options_;
+  std::vector<std::vector<int>> most_workers_;  // of each job whose speeds are hidden, by type
 };
 
 // What tells that a replay leads nowhere.
@@ -142,7 +176,7 @@ class Replay {
   Replay(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
          const SimulationOptions& options)
       : jobs_(jobs), topology_(topology), policy_(policy), options_(options) {
-    if (options.duration_error > 1) wrong_.emplace(jobs, options.duration_error, options.duration_seed);
+    if (ToldJobs::are_needed(options)) told_.emplace(jobs, options, topology.type_count());
     outcome_.jobs.resize(jobs.size());
   }
 
@@ -330,12 +364,10 @@ class Replay {
   }
 
   Status decide() {
-    if (wrong_) {
-      for (const int number : active_) {
-        wrong_->learn(number, progress(number).done_seconds + progress(number).seconds_done_since(now_));
-      }
+    if (told_) {
+      for (const int number : active_) tell(number);
     }
-    const std::vector<Job>& told = wrong_ ? wrong_->jobs() : jobs_;
+    const std::vector<Job>& told = told_ ? told_->jobs() : jobs_;
     const State state{now_, told, progress_, &available_, &capacity_, arrived_, finished_, running_, active_, failed_};
     const double begin = options_.clock->now();
     MOTLEY_ASSIGN(Decision decision, policy_.decide(state));
@@ -365,6 +397,13 @@ class Replay {
     const bool is_idle = stall_.has_costs && running_.empty() && arrived_count_ == jobs_.size() && !outages_.any_down();
     stall_.idle_decisions = is_idle ? stall_.idle_decisions + 1 : 0;
     return {};
+  }
+
+  void tell(int number) {
+    const Progress& one = progress(number);
+    const bool trains = one.runs() && !one.is_restarting(now_);
+    told_->learn(number, one.done_seconds + one.seconds_done_since(now_), trains ? count_workers(one.placement) : 0,
+                 find_type(topology_, one.placement));
   }
 
   // A job is about to lose its workers. Stops a replay in which jobs only ever restart.
@@ -398,13 +437,14 @@ class Replay {
     one.since = begins_[index(number)] = now_;
     saved_[index(number)] = one.done_seconds;
     JobOutcome& outcome = outcome_.jobs[index(number)];
-    if (std::isinf(outcome.started)) {
+    const bool is_first = std::isinf(outcome.started);
+    if (is_first) {
       outcome.started = now_;
-      one.resumes = now_;
     } else {
       ++outcome.restarts;
-      one.resumes = now_ + (asked.elastic ? asked.elastic->restart_cost_seconds : 0);
     }
+    const bool costs = asked.elastic && (!is_first || options_.first_start_costs);
+    one.resumes = now_ + (costs ? asked.elastic->restart_cost_seconds : 0);
     if (meets_others(number)) rings_.enter(number, one.placement);
     one.speed = find_speed(number);
     await_finish(number);
@@ -421,7 +461,7 @@ class Replay {
   Finishes finishes_{jobs_.size()};
   Outages outages_{options_.failures};
   LeavingRings rings_{topology_};
-  std::optional<WrongDurations> wrong_;
+  std::optional<ToldJobs> told_;
   Capacity capacity_{topology_};
   ClusterTopology available_ = topology_;  // nodes that have failed have no devices
   // Of each job: what became of it, since when it runs where it does, and the seconds of its duration that it had done

@@ -67,12 +67,17 @@ struct SimulationOptions {
   Failures failures = {};
   double duration_error = 1;  // policies are told durations that are wrong by up to so many times, either way
   std::uint64_t duration_seed = 0;
+  // Above 0, policies are told no durations, but that a job has as long to go as it has done, and so long at least.
+  double hidden_duration_seconds = 0;
+  bool hide_speeds = false;        // of jobs with measured speeds, policies know what their training so far has shown
+  bool first_start_costs = false;  // what a restart does
   std::stop_token stop = {};
   std::optional<Deadline> deadline = {};  // of the computation; nothing: it takes as long as it takes
 };
 
-// Where durations are told wrongly, the logarithm of the error is even, and a job that has done all that was told has,
-// from then on, twice as much as it has done.
+// With hidden speeds a policy knows of a job what MeasuredSpeeds::known_after says. Where durations are told wrongly,
+// the logarithm of the error is even, and a job that has done all that was told has, from then on, twice as much as it
+// has done.
 //
 // Jobs by arrival. At one instant completions come first, then failures, then arrivals, then one decision.
 //

@@ -1,6 +1,7 @@
 #include "motley/scheduling/trace/job.h"
 
 #include <cmath>
+#include <iterator>
 
 namespace motley::scheduling {
 namespace {
@@ -118,6 +119,70 @@ RingPlace on_fewest_nodes(int workers, int largest) {
   return {workers, (workers + on_each - 1) / on_each};
 }
 
+void MeasuredSpeeds::add(int type, int nodes, int workers, double speed, double ideal) {
+  types_[type][nodes][workers] = {speed, ideal};
+}
+
+int MeasuredSpeeds::max_workers() const {
+  int most = 0;
+  for (const auto& [type, by_nodes] : types_) {
+    for (const auto& [nodes, by_workers] : by_nodes) most = std::max(most, by_workers.rbegin()->first);
+  }
+  return most;
+}
+
+double MeasuredSpeeds::value(int type, int nodes, int workers, double Speed::* which) const {
+  const auto found = types_.find(type);
+  if (found == types_.end()) return 0;
+  auto on_nodes = found->second.lower_bound(nodes);
+  if (on_nodes == found->second.end()) --on_nodes;
+  const ByWorkers& by_workers = on_nodes->second;
+  const auto next = by_workers.lower_bound(workers);
+  if (next == by_workers.end()) return by_workers.rbegin()->second.*which;
+  if (next->first == workers || next == by_workers.begin()) return next->second.*which;
+  const auto before = std::prev(next);
+  const double share = static_cast<double>(workers - before->first) / (next->first - before->first);
+  return before->second.*which + share * (next->second.*which - before->second.*which);
+}
+
+double MeasuredSpeeds::on_fewest_nodes(int type, int workers, double Speed::* which) const {
+  for (const auto& [nodes, by_workers] : types_.at(type)) {
+    if (by_workers.rbegin()->first >= workers) return value(type, nodes, workers, which);
+  }
+  return value(type, types_.at(type).rbegin()->first, workers, which);
+}
+
+MeasuredSpeeds MeasuredSpeeds::known_after(const std::vector<int>& most_workers) const {
+  MeasuredSpeeds known;
+  const auto most = std::ranges::max_element(most_workers);
+  const int reach = most == most_workers.end() ? 0 : 2 * *most;
+  const auto beyond = [&](int type, int workers) {
+    const int had = most_workers[index(type)];
+    return on_fewest_nodes(type, had, &Speed::measured) * on_fewest_nodes(type, workers, &Speed::ideal) /
+           on_fewest_nodes(type, had, &Speed::ideal);
+  };
+  const auto first =
+      static_cast<int>(std::ranges::find_if(most_workers, [](int had) { return had > 0; }) - most_workers.begin());
+  for (const auto& [type, by_nodes] : types_) {
+    if (reach == 0) known.add(type, 1, 1, 1, 1);
+    for (const auto& [nodes, by_workers] : by_nodes) {
+      for (const auto& [workers, speed] : by_workers) {
+        if (workers > reach) break;
+        const int had = most_workers[index(type)];
+        double told = speed.measured;
+        if (had == 0) {
+          const bool is_known = workers <= most_workers[index(first)];
+          told = at(type, 1, 1) / at(first, 1, 1) * (is_known ? at(first, nodes, workers) : beyond(first, workers));
+        } else if (workers > had) {
+          told = beyond(type, workers);
+        }
+        known.add(type, nodes, workers, told, speed.ideal);
+      }
+    }
+  }
+  return known;
+}
+
 double Elastic::speedup_with(int workers_now) const {
   SpeedUp before{1, 1};
   for (const SpeedUp& next : speedup) {
@@ -133,6 +198,11 @@ double Elastic::speedup_with(int workers_now) const {
 double speed(const Job& job, const Network& network, const RingPlace& place) {
   const double on_type = job.speed_on(place.type);
   if (!job.elastic || on_type <= 0) return on_type;
+  if (job.elastic->measured) {
+    const auto fastest = std::ranges::max_element(job.type_speeds) - job.type_speeds.begin();
+    const int type = place.type == kAnyType ? static_cast<int>(fastest) : place.type;
+    return job.elastic->measured->at(type, place.nodes, place.workers);
+  }
   if (!job.elastic->speedup.empty()) {
     return on_type * job.elastic->speedup_with(place.workers) / job.elastic->speedup_with(job.workers);
   }

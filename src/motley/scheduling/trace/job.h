@@ -6,8 +6,11 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "motley/base/result.h"
@@ -51,6 +54,33 @@ inline std::vector<Utility::Shape> every_value(Utility::Shape) {
 // Errors: kInvalidInput for a table that is none, with the field and what would be accepted.
 Status check(const Utility& utility);
 
+// How fast a job is by type of devices, nodes and workers, as measured, beside one device of the type on which it is
+// fastest so.
+class MeasuredSpeeds {
+ public:
+  // `ideal`: if its workers needed no time to synchronise.
+  void add(int type, int nodes, int workers, double speed, double ideal);
+  // On a straight line between the numbers of workers that were measured on as many nodes, or on the next number that
+  // was.
+  double at(int type, int nodes, int workers) const { return value(type, nodes, workers, &Speed::measured); }
+  int max_workers() const;
+  // What a scheduler knows of a job that has had so many workers on each type, 0: none, as Sia's does. As measured up
+  // to there; beyond, and up to twice the most that it has had anywhere, as if more workers needed no more time to
+  // synchronise; on other types by what one worker does there. Of one that has had none nothing is known: it may have
+  // one worker, as fast on all.
+  MeasuredSpeeds known_after(const std::vector<int>& most_workers) const;
+
+ private:
+  struct Speed {
+    double measured = 0, ideal = 0;
+  };
+  using ByWorkers = std::map<int, Speed>;
+  double value(int type, int nodes, int workers, double Speed::* which) const;
+  double on_fewest_nodes(int type, int workers, double Speed::* which) const;
+
+  std::map<int, std::map<int, ByWorkers>> types_;  // by type, then by nodes
+};
+
 // What a job that may have more or fewer workers says of itself. Each worker trains mini-batches of one size, so that
 // twice the workers do twice the work in an iteration.
 struct Elastic {
@@ -70,6 +100,8 @@ struct Elastic {
   // As declared, by ascending numbers of workers from 2 on; between them it is a straight line, and behind the last one
   // no more workers help. Empty: as its seconds and bytes say.
   std::vector<SpeedUp> speedup = {};
+  std::shared_ptr<const MeasuredSpeeds> measured =
+      {};  // where there are some, they tell its speed, and nothing else does
 
   double speedup_with(int workers_now) const;  // where it is declared
 };

@@ -402,13 +402,59 @@ Result<std::vector<Job>> parse_gavel_trace(std::string_view text, const std::str
   return jobs;
 }
 
+// --- Sia's
+
+constexpr std::string_view kSiaHeader = "name,time,application,num_replicas,batch_size";
+
+Result<std::vector<Job>> parse_sia_workload(std::string_view text, const std::string& name,
+                                            const TraceOptions& options) {
+  if (options.applications == nullptr) {
+    return fail(ErrorCode::kInvalidInput,
+                "{}: is a workload of Sia's, which has applications and no seconds; accepted: with the folder of their "
+                "tables (--throughputs)",
+                name);
+  }
+  Lines lines(text, name, ',');
+  const Row header = lines.next().value_or(Row{name});
+  std::vector<Job> jobs;
+  std::unordered_map<std::string, Job> adaptive;
+  while (const std::optional<Row> row = lines.next(&header.cells)) {
+    if (row->cells.size() != header.cells.size()) return row->refuse_count(fmt::format("{}", header.cells.size()));
+    const std::string application(row->at("application"));
+    if (!options.applications->has(application)) {
+      return row->refuse("application", fmt::format("{}", fmt::join(options.applications->names(), ", ")));
+    }
+    MOTLEY_ASSIGN(const double arrival, row->number("time", 0, kLongestSeconds, kSeconds));
+    MOTLEY_ASSIGN(const int workers, row->workers("num_replicas"));
+    MOTLEY_ASSIGN(const double batch, row->number("batch_size", 1, 1e9, "a number from 1 to 1e9"));
+    Job job;
+    if (options.is_adaptive) {
+      auto& known = adaptive[application];
+      if (!known.elastic) known = options.applications->adaptive(application);
+      job = known;
+    } else {
+      job = options.applications->fixed(application, workers, batch);
+    }
+    if (job.duration <= 0)
+      return row->refuse("num_replicas", "as many as were measured on a type of the cluster's devices");
+    job.name = std::string(row->at("name"));
+    job.arrival = arrival;
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+Result<std::vector<Job>> parse_any(std::string_view text, const std::string& name, const TraceOptions& options) {
+  if (is_gavel_trace(text)) return parse_gavel_trace(text, name, options);
+  return text.starts_with(kSiaHeader) ? parse_sia_workload(text, name, options) : parse_table(text, name, options);
+}
+
 }  // namespace
 
 Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name, const TraceOptions& options) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // that spreadsheets put first
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  MOTLEY_ASSIGN(std::vector<Job> jobs,
-                is_gavel_trace(text) ? parse_gavel_trace(text, name, options) : parse_table(text, name, options));
+  MOTLEY_ASSIGN(std::vector<Job> jobs, parse_any(text, name, options));
   std::ranges::stable_sort(jobs, {}, &Job::arrival);
   if (!jobs.empty()) {
     const double begin = jobs.front().arrival;

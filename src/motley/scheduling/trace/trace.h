@@ -8,6 +8,10 @@
 // and in the later form model, command, flag, data, steps, workers, weight, deadline, arrival. They say how many steps
 // a job does; how long that takes on a type of devices is in a table of throughputs. Jobs are called by their lines. A
 // deadline is a multiple of what the job takes; negative: none.
+//
+// Sia's workloads (name,time,application,num_replicas,batch_size) say which application a job trains; how long that
+// takes is in the tables of its applications. Jobs have the workers and the batch that the workload says, or adapt
+// both.
 #pragma once
 
 #include <filesystem>
@@ -18,6 +22,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/scheduling/trace/applications.h"
 #include "motley/scheduling/trace/job.h"
 #include "motley/scheduling/trace/throughputs.h"
 
@@ -34,6 +39,9 @@ struct TraceOptions {
   // Of Gavel's traces: how fast its models are. Durations are those on devices of this type.
   const Throughputs* throughputs = nullptr;
   std::string device_type = "v100";
+  // Of Sia's workloads: how fast its applications are, and whether its jobs adapt their workers and batches.
+  const Applications* applications = nullptr;
+  bool is_adaptive = false;
   // Types of the devices there are (ClusterTopology::types). Where there are several, jobs of traces that say so are
   // not as fast on all.
   std::vector<std::string> types = {};
@@ -45,7 +53,7 @@ struct TraceOptions {
 //
 // Errors: kInvalidInput (kIo if unreadable), with file, line, field, value and what would be accepted: a header that is
 // none of these, a line that does not parse, a number that is out of bounds, a job's name for the second time; of
-// Gavel's, no table, or a model that is not in it.
+// Gavel's and Sia's, no table, or a model that is not in it.
 Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const TraceOptions& options = {});
 Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name, const TraceOptions& options = {});
 
