@@ -134,6 +134,15 @@ TEST_F(ComparisonTest, RunsThatAreAlikeAreSaidToBe) {
   EXPECT_THAT(comparison_text(comparison), HasSubstr("the jobs differ in nothing"));
 }
 
+TEST_F(ComparisonTest, OfScriptsWhatIsKnownIsCompared) {
+  equal_.job = dynamic_.job = "";
+  EXPECT_THAT(compare().differences, ElementsAre(ElementsAre("(batch_split)", "equal", "dynamic")));
+  equal_.mode = "dynamic";
+  const Comparison alike = compare();
+  EXPECT_TRUE(alike.differences.empty());
+  EXPECT_THAT(comparison_text(alike), HasSubstr("a script's settings are not recorded"));
+}
+
 TEST_F(ComparisonTest, OtherBatchesAreComparedByTheSample) {
   dynamic_.batch = 512;
   const Comparison comparison = compare();
@@ -164,7 +173,7 @@ TEST_F(ComparisonTest, RunsThatTrainSomethingElseAreSaidToAndNotMarked) {
 TEST_F(ComparisonTest, OfAScriptTheJobIsNotKnown) {
   dynamic_.job = "";
   const Comparison comparison = compare();
-  EXPECT_TRUE(comparison.differences.empty());
+  EXPECT_THAT(comparison.differences, ElementsAre(ElementsAre("(batch_split)", "equal", "dynamic")));
   EXPECT_THAT(comparison.sentences[0], HasSubstr("dynamic takes 14"));
 }
 

@@ -115,6 +115,12 @@ class Launchers(Scenario):
             output = process.communicate(timeout=60)[0]
             self.assertEqual(process.returncode, 1, output)
             self.assertIn("secret", output.strip().splitlines()[-1])
+        open_to_all = self.folder / "secret1"
+        open_to_all.chmod(0o644)
+        refused = subprocess.run([*self.command("refused", *self.flags, "--hosts", hosts, "--rank", "0", "--secret-file", open_to_all)],
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        self.assertEqual(refused.returncode, 2, refused.stdout)
+        self.assertFalse((self.folder / "refused").exists(), refused.stdout)
         alone = subprocess.run([*command, "0", "--overwrite"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                timeout=60, env={**os.environ, "MOTLEY_SECRET_FILE": str(self.folder / "secret0")})
         self.assertEqual(alone.returncode, 1)

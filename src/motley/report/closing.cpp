@@ -100,7 +100,7 @@ std::string wait_line(const Run& run, const Figures& figures) {
 }
 
 std::string prediction_line(const Run& run, const Figures& figures) {
-  if (!figures.predicted || !figures.balanced) return figure_line(run, kPrediction, " off");
+  if (!figures.predicted || !figures.balanced) return figure_line(run, kPrediction, " off what a step took");
   const double off = figures.balanced->seconds / *figures.predicted - 1;
   return closing_line(kPrediction.label, fmt::format("{}; a step took {} {}", format_seconds(*figures.predicted),
                                                      format_percent(std::abs(off)), off < 0 ? "less" : "more"));

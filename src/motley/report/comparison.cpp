@@ -283,6 +283,14 @@ void add_size(FigureTable& table, const std::vector<ComparedRun>& runs, const Sa
 
 // --- What the jobs differ in
 
+// How a script's run did what is a key of a job.
+std::vector<std::pair<std::string, std::string>> list_settings(const Run& run) {
+  const auto& steps = run.metrics.steps;
+  return {{"(batch_split)", steps.empty() ? "" : steps.back().mode},
+          {"(global_batch_size)", fmt::format("{}", run.file.global_batch_size)},
+          {"(gradient_sync)", run.file.gradient_sync}};
+}
+
 std::vector<std::pair<std::string, std::string>> list_facts(const Run& run) {
   std::vector<std::string> kinds;  // those that are side by side and alike counted together
   std::vector<int> counts;
@@ -314,6 +322,8 @@ std::vector<std::vector<std::string>> find_differences(const std::vector<Compare
     }
   };
   for (std::size_t i = 0; i < runs.size(); ++i) add(i, read_keys(runs[i].run.job));
+  const bool has_script = std::ranges::any_of(runs, [](const ComparedRun& one) { return one.run.job.empty(); });
+  for (std::size_t i = 0; i < runs.size() && has_script; ++i) add(i, list_settings(runs[i].run));
   for (std::size_t i = 0; i < runs.size(); ++i) add(i, list_facts(runs[i].run));
   std::vector<std::vector<std::string>> rows;
   for (const std::string& key : keys) {

@@ -208,9 +208,18 @@ std::string best_tile(const Comparison& comparison, const char* name, const char
   return tile(label, figure->texts[at], fmt::format("{}; {}", comparison.runs[at].name, fmt::join(others, ", ")));
 }
 
+// Whether each run has a job file; a script has none.
+bool knows_jobs(const Comparison& comparison) {
+  return std::ranges::none_of(comparison.runs, [](const ComparedRun& one) { return one.run.job.empty(); });
+}
+
 std::string difference_card(const Comparison& comparison) {
   if (comparison.differences.empty()) {
-    return card("What the jobs differ in", "", "<p>Nothing: all keys have the same values.</p>\n", true);
+    return card("What the jobs differ in", "",
+                knows_jobs(comparison)
+                    ? "<p>Nothing: all keys have the same values.</p>\n"
+                    : "<p>Nothing that is known: what a script sets by itself is not recorded.</p>\n",
+                true);
   }
   Rows rows = comparison.differences;
   rows.insert(rows.begin(), header(comparison));
@@ -257,7 +266,11 @@ std::string comparison_text(const Comparison& comparison) {
   });
   std::string text = text_columns(rows) + (is_marked ? "  (* the best)\n" : "");
   for (const std::string& sentence : comparison.sentences) text += sentence + "\n";
-  if (comparison.differences.empty()) return text + "the jobs differ in nothing\n";
+  if (comparison.differences.empty()) {
+    return text + (knows_jobs(comparison)
+                       ? "the jobs differ in nothing\n"
+                       : "the runs differ in nothing that is known; a script's settings are not recorded\n");
+  }
   rows = comparison.differences;
   rows.insert(rows.begin(), header(comparison));
   return text + "what the jobs differ in\n" + text_columns(rows);

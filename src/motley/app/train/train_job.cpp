@@ -266,6 +266,14 @@ Status conclude(const train::RunDirectory& run, bool prints_rows, Status status,
   return status ? settled : status;
 }
 
+// Where nothing has been trained, as the job was refused, a folder that was made for it is of no use.
+bool remove_refused(const train::RunDirectory& run, bool is_new, const Status& status) {
+  if (!is_new || status || status.error().code != ErrorCode::kInvalidInput || fs::exists(run.run_file())) return false;
+  std::error_code ignored;
+  fs::remove_all(run.folder(), ignored);
+  return true;
+}
+
 // As a rank that a launcher, ours or another, started.
 Status train_as_started(train::Job job, const TrainRequest& request, const train::Role& role, bool resume,
                         const train::RunDirectory& run, const TrainView& view) {
@@ -281,6 +289,7 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
     return status ? status : fail(Error{status.error().code, "", role.rank});  // the launcher says why
   }
   MOTLEY_ASSIGN(const train::ResolvedJob resolved, std::move(read));
+  const bool is_new = !fs::exists(run.folder());
   train::RunLock lock;
   if (role.rank == 0 && !role.is_newcomer) {
     MOTLEY_TRY(train::check_inputs(resolved));
@@ -292,6 +301,7 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
   if (!status && status.error().code != ErrorCode::kInterrupted) {
     status = fail(status.error().within(fmt::format("rank {}", role.rank)));
   }
+  if (role.rank == 0 && remove_refused(run, is_new, status)) return status;
   return writes ? conclude(run, request.rows, std::move(status), view) : status;
 }
 
@@ -374,12 +384,7 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
     return {};
   };
   Status status = launch();
-  const bool is_refused = !status && status.error().code == ErrorCode::kInvalidInput && !fs::exists(run.run_file());
-  if (is_new && is_refused) {  // nothing has been trained: what was written is of no use
-    std::error_code ignored;
-    fs::remove_all(run.folder(), ignored);
-    return status;
-  }
+  if (remove_refused(run, is_new, status)) return status;
   return conclude(run, request.rows, std::move(status), view);
 }
 

@@ -129,18 +129,22 @@ Status Reporter::draw(const StepMetrics& line) {
 
 void Reporter::show_progress(const Step& step, const StepMetrics& line) {
   const double seconds = line.step_seconds;
-  smooth_step_seconds_ = smooth_step_seconds_ == 0 ? seconds : 0.95 * smooth_step_seconds_ + 0.05 * seconds;
   const double samples = step.window.size();
+  const bool is_first = smooth_step_seconds_ == 0;
+  smooth_step_seconds_ = is_first ? seconds : 0.95 * smooth_step_seconds_ + 0.05 * seconds;
+  smooth_step_samples_ = is_first ? samples : 0.95 * smooth_step_samples_ + 0.05 * samples;
   const double epoch = static_cast<double>(step.ledger.epoch) + (step.ledger.cursor + samples) / step.ledger.size;
   const bool is_last = step.number == options_.steps;
   const double left = static_cast<double>(options_.steps - step.number) * smooth_step_seconds_;
-  outputs_->progress.show({static_cast<double>(step.number) / static_cast<double>(options_.steps),
-                           fmt::format("step {:>{}}/{}  epoch {:.2f}  loss {:<6.4g}{}  {:>6} samples/s  {}",
-                                       step.number, fmt::formatted_size("{}", options_.steps), options_.steps, epoch,
-                                       line.loss, line.accuracy ? fmt::format("  accuracy {:.3f}", *line.accuracy) : "",
-                                       format_number(std::round(samples / smooth_step_seconds_)),
-                                       is_last ? "in " + format_seconds(now()) : format_seconds(left) + " left")},
-                          is_last);
+  const double rate = std::round(smooth_step_samples_ / smooth_step_seconds_);
+  outputs_->progress.show(
+      {static_cast<double>(step.number) / static_cast<double>(options_.steps),
+       fmt::format("step {:>{}}/{}  epoch {:.2f}  loss {:<6.4g}{}  {}", step.number,
+                   fmt::formatted_size("{}", options_.steps), options_.steps, epoch, line.loss,
+                   line.accuracy ? fmt::format("  accuracy {:.3f}", *line.accuracy) : "",
+                   is_last ? "in " + format_seconds(now())
+                           : fmt::format("{:>6} samples/s  {} left", format_number(rate), format_seconds(left)))},
+      is_last);
 }
 
 Status Reporter::evaluation(std::int64_t step, std::uint64_t epoch, const std::vector<Evaluator::Value>& values) {

@@ -71,6 +71,7 @@ class Reporter {
   std::optional<Outputs> outputs_;
   std::uint64_t moves_ = 0;  // of the split, that were reported
   double smooth_step_seconds_ = 0;
+  double smooth_step_samples_ = 0;   // likewise
   std::optional<StepMetrics> last_;  // where it is elastic
 };
 
