@@ -340,8 +340,9 @@ def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> str:
     elapsed = time.monotonic() - began
     for number, seconds in enumerate(waited):
         if elapsed > 1 and seconds > STARVED * elapsed:
-            return (f"rank {number} wanted a processor and had none for {100 * seconds / elapsed:.1f} % of the time "
-                    f"(at most {100 * STARVED:.0f} % is accepted): this machine was busy otherwise, and the speeds were not those asked for")
+            share = f"{100 * seconds / elapsed:.1f} % of the time (at most {100 * STARVED:.0f} % is accepted)"
+            return (f"rank {number} wanted a processor and had none for {share}: this machine was busy otherwise, and the speeds were "
+                    "not those asked for")
     return ""
 
 
