@@ -73,9 +73,8 @@ const OptionTable<TraceQuestion>& TraceQuestion::options() {
   using enum OptionKind;
   static const OptionTable<TraceQuestion> options = {
       {{"throughputs", kPath,
-        "throughput table for Gavel's traces and workloads (its simulation_throughputs.json), or for Sia's workloads "
-        "the "
-        "folder of its applications' tables (sia-simulator/traces)"},
+        "throughput table for Gavel's traces and workloads (its simulation_throughputs.json), or the folder of "
+        "tables of the applications of Sia's workloads (sia-simulator/traces)"},
        &TraceQuestion::throughputs},
       {{"device_type", kText, "device type of that table to run on"}, &TraceQuestion::device_type},
       {"", &TraceQuestion::topology},
