@@ -41,7 +41,7 @@ struct LineChart {
   bool stacked = false;  // series stand on each other (all need the same x) and are drawn as stairs
   bool percent = false;  // y is a fraction shown as a percentage
   bool from_zero = false;
-  bool named = false;                                        // the names stand beside the series' first points
+  bool named = false;  // names also stand beside the series' first points, where there is room
   double y_limit = std::numeric_limits<double>::infinity();  // the axis ends here at the latest
 };
 

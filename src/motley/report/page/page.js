@@ -100,14 +100,14 @@
         const width = ctx.measureText(series.label).width;
         const places = [0, -14, 14, -28, 28].flatMap(dy => [9, -9 - width].map(dx => ({dx, dy}))).map(({dx, dy}) => (
             {left: point.x + dx, right: point.x + dx + width, top: point.y + dy - 7, bottom: point.y + dy + 7}));
-        const inside = places.filter(box => box.left > area.left && box.right < area.right && box.top > area.top &&
-                                            box.bottom < area.bottom);
-        const free = inside.find(box => taken.every(other => box.right < other.left || box.left > other.right ||
+        const free = places.find(box => box.left > area.left && box.right < area.right && box.top > area.top &&
+                                        box.bottom < area.bottom &&
+                                        taken.every(other => box.right < other.left || box.left > other.right ||
                                                              box.bottom < other.top || box.top > other.bottom));
-        const box = free ?? inside[0] ?? places[0];
-        taken.push(box);
+        if (!free) return;  // the legend has it
+        taken.push(free);
         ctx.fillStyle = series.borderColor;
-        ctx.fillText(series.label, box.left, (box.top + box.bottom) / 2);
+        ctx.fillText(series.label, free.left, (free.top + free.bottom) / 2);
       });
       ctx.restore();
     },
@@ -251,7 +251,7 @@
             },
           },
           plugins: {
-            legend: {display: !data.named, position: 'bottom', align: 'start', labels: {
+            legend: {position: 'bottom', align: 'start', labels: {
               color: soft, boxHeight: 12, padding: 12, usePointStyle: true, pointStyleWidth: 32,
               generateLabels: chart => Chart.defaults.plugins.legend.labels.generateLabels(chart).map(
                   label => ({...label, pointStyle: sample(chart.data.datasets[label.datasetIndex])})),
