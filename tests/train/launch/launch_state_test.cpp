@@ -127,6 +127,22 @@ TEST_F(LaunchStateTest, AStopIsNoSuccessWhereOnlyNewcomersAreLeft) {
   EXPECT_EQ(verdict().error().code, ErrorCode::kPeerLost);
 }
 
+TEST_F(LaunchStateTest, AStopThatNewcomersAloneFollowIsAStop) {
+  LaunchState& state = launch_elastic(3);
+  for (const int worker : {0, 1, 2}) state.follow_end(worker, SIGKILL, std::nullopt, 1);
+  state.stop(2);
+  for (const int worker : {3, 4, 5}) state.follow_end(worker, kStopped, error(ErrorCode::kInterrupted), 3);
+  EXPECT_EQ(verdict().error().code, ErrorCode::kInterrupted);
+  EXPECT_THAT(verdict().error().message, HasSubstr("a checkpoint was written"));
+}
+
+TEST_F(LaunchStateTest, NewcomersThatHaveDoneAllAreEnough) {
+  LaunchState& state = launch_elastic(3);
+  for (const int worker : {0, 1, 2}) state.follow_end(worker, SIGKILL, std::nullopt, 1);
+  for (const int worker : {3, 4, 5}) state.follow_end(worker, kExited, std::nullopt, 3);
+  EXPECT_TRUE(verdict());
+}
+
 TEST_F(LaunchStateTest, AStopWhileAllWaitForALostOneIsAStop) {
   LaunchState& state = launch_elastic(1);
   state.follow_end(2, SIGKILL, std::nullopt, 1);

@@ -234,7 +234,8 @@ std::vector<const LaunchState::Worker*> LaunchState::in_order_of_ends() const {
     return worker->exited_with(0) || (is_interrupted_ && worker->was_interrupted() && !worker->was_killed());
   };
   if (rules_.min_workers > 0 && std::ranges::count_if(order, is_done) >= rules_.min_workers) {
-    std::erase_if(order, [](const Worker* worker) { return worker->was_killed() || worker->is_newcomer; });
+    std::erase_if(
+        order, [&](const Worker* worker) { return worker->was_killed() || (worker->is_newcomer && !is_done(worker)); });
   } else if (is_interrupted_) {
     const auto is_survived = [this](const Worker* worker) {
       return worker->was_killed() && !worker->is_missed && !was_signalled_from_here(*worker);
