@@ -2,10 +2,12 @@
 """Prints the demo's figures beside their targets, in the words of the documents, and keeps them in the demo's summary.
 
     tools/demo_rows.py shares SUMMARY
-    tools/demo_rows.py pipeline PROFILE SUMMARY PIPELINE ONE_DEVICE DATA_PARALLEL
+    tools/demo_rows.py mixed SUMMARY RUN SECONDS...
+    tools/demo_rows.py pipeline SUMMARY PROFILE PIPELINE ONE_DEVICE DATA_PARALLEL
 
-The last three are run directories. All devices and the link between them are emulated, as PROFILE and the cluster file say.
-The last line says how many of the targets in SUMMARY were missed, and which.
+RUN and the last three are run directories; SECONDS are what a sample takes on each of RUN's workers, as they are emulated. The
+pipeline's devices and the link between them are emulated, too, as PROFILE and the cluster file say. The last line says how many of
+the targets in SUMMARY were missed, and which.
 """
 import json
 import os
@@ -28,6 +30,7 @@ FIGURES = {
     "step_speedup_over_equal": ("steps faster than with the equal split", times, " (computing only)"),
     "worst_wait_share": ("largest wait fraction of step time, of all steps", percent, ""),
     "samples_not_used_exactly_once": ("samples lost or duplicated", "{:.0f}".format, ""),
+    "gap_to_optimum": ("a step takes longer than at the sum of the workers' speeds", percent, ""),
     "speedup_over_best_single_device": ("pipeline, times as fast as the faster device alone", times, " (both devices' speeds)"),
     "speedup_over_data_parallel": ("pipeline, times as fast as balanced data parallelism", times, " (nothing sent)"),
     "step_prediction_error": ("a step takes more or less than predicted", percent, ""),
@@ -66,6 +69,21 @@ def step_seconds(run):
     return statistics.mean(seconds[quarter:len(seconds) - quarter])
 
 
+def compare_mixed(run, seconds):
+    """The rows of the run, and by how much its step is longer than that of workers who never wait and do nothing but compute."""
+    rows = json.loads((run / "summary.json").read_text())
+    step = next(row["value"] for row in rows if row["metric"] == "step_seconds")
+    batch = json.loads((run / "run.json").read_text())["global_batch_size"]
+    optimum = batch / sum(1 / each for each in seconds)
+    gap = {"case": "mixed", "metric": "gap_to_optimum", "value": step / optimum - 1, "unit": "share", "better": "less", "target": 0.05,
+           "limit": 0, "peer": None,
+           "note": f"emulated; {1000 * step:.1f} ms a step of {batch} samples, {1000 * optimum:.1f} ms at the speeds of all workers together: "
+                   + ", ".join(f"{1000 * each:g} ms" for each in seconds) + " a sample"}
+    rows = [row for row in rows if row["metric"] != gap["metric"]] + [gap]
+    (run / "summary.json").write_text(json.dumps(rows, indent=2) + "\n")
+    return rows
+
+
 def compare_pipeline(profile, pipeline, one_device, data_parallel):
     step, alone, parallel = (step_seconds(run) for run in (pipeline, one_device, data_parallel))
     # Both devices together are at best as fast as the sum of their speeds.
@@ -91,19 +109,21 @@ def compare_pipeline(profile, pipeline, one_device, data_parallel):
     ]
 
 
-def main(part, *paths):
-    paths = list(map(pathlib.Path, paths))
-    summary = paths[0] if part == "shares" else paths.pop(1)
-    rows = [row for row in json.loads(summary.read_text()) if row["case"] != "planned"]
-    judged = [row for row in rows if row["target"] is not None and row["metric"] in FIGURES]
-    if part == "pipeline":
-        planned = compare_pipeline(*paths)
-        summary.write_text(json.dumps(rows + planned, indent=2) + "\n")
-        print(table(planned))
-        judged += planned
+def main(part, *arguments):
+    summary, *paths = map(pathlib.Path, arguments[:2] if part == "mixed" else arguments)
+    rows = json.loads(summary.read_text())
+    if part == "shares":
+        new = rows
     else:
-        print(table(judged))
-    print(f"demo: {judge(judged)}")
+        new = compare_mixed(*paths, list(map(float, arguments[2:]))) if part == "mixed" else compare_pipeline(*paths)
+        rows = [row for row in rows if row["case"] != new[0]["case"]] + new
+        summary.write_text(json.dumps(rows, indent=2) + "\n")
+
+    def judged(of):
+        return [row for row in of if row["target"] is not None and row["metric"] in FIGURES]
+
+    print(table(judged(new)))
+    print(f"demo: {judge(judged(rows))}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 import torch.utils.data
 
-from . import _devices, _motley
+from . import _devices, _motley, emulated
 from ._arguments import check_group, name_type, read_integer, read_mean, read_number
 from ._planning import Document, list_proportions, read_plan
 from ._ranks import PendingRows, Ranks, check_alike
@@ -574,9 +574,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """This rank, as a run directory has it."""
         device = next((weight.device for weight in self._weights), torch.device("cpu"))
         speed = os.environ.get("MOTLEY_EMULATED_SPEED")
+        how = [f"relative speed {speed}"] if speed else []
+        if device.type == emulated.DEVICE:
+            how.append(emulated.describe())
         return {"name": f"rank {rank} on {socket.gethostname()}",
-                "device": _devices.describe(device),
-                "emulated": f"relative speed {speed}" if speed else None}
+                "device": _devices.describe(device), "kind": device.type,
+                "emulated": ", on ".join(how) or None}
 
     def _window(self, cursor: int) -> int:
         """Samples of the step that begins there; 0 at the end of the epoch."""

@@ -25,7 +25,7 @@ _OF_A_RUN = ("run.json*", "metrics.jsonl", "report.html", "checkpoint*", "tensor
 
 STARVED = 0.2  # of a rank's time, in which it wanted a processor and had none: more is said (moments are made up for)
 
-Worker = dict[str, Any]  # name, device, emulated
+Worker = dict[str, Any]  # name, device, kind, emulated
 
 
 class RunDirectory:

@@ -27,6 +27,7 @@ __all__ = ["DEVICE", "enable", "is_enabled", "violations"]
 
 DEVICE = "emulated"
 _module: types.ModuleType | None = None
+_options = ""
 
 
 def enable(**options: Any) -> None:
@@ -41,11 +42,11 @@ def enable(**options: Any) -> None:
 
 def enable_by_text(text: str) -> None:
     """As :func:`enable`, with options as the environment variable MOTLEY_EMULATED has them."""
-    global _module
+    global _module, _options
     if _module is None:
         count = _motley.enable_emulated_accelerator(text)
         registration.rename_privateuse1_backend(DEVICE)
-        _module = _make_module(count)
+        _module, _options = _make_module(count), text
         torch._register_device_module(DEVICE, _module)  # type: ignore[no-untyped-call]
         registration.generate_methods_for_privateuse1_backend(for_storage=True)
         motley_backend.register()
@@ -54,6 +55,12 @@ def enable_by_text(text: str) -> None:
 def is_enabled() -> bool:
     """Whether the device is there."""
     return _module is not None
+
+
+def describe() -> str:
+    """Such a device in words, with what it was enabled with."""
+    is_slowed = any(key in _options for key in ("flops", "memory_bandwidth", "kernel_overhead"))
+    return f"an emulated accelerator{'' if is_slowed else ' as fast as the CPU'}{f': {_options}' if _options else ''}"
 
 
 @contextmanager

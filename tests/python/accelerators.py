@@ -2,6 +2,8 @@
 they mean, training against one process, and how ranks end; and a server-side optimizer of an accelerator's parameters."""
 import contextlib
 import itertools
+import json
+import pathlib
 import signal
 import sys
 import tempfile
@@ -125,10 +127,10 @@ def overlap_many():
     return wrong
 
 
-def train(batch_split):
+def train(batch_split, run_directory):
     """A rank trains on its device: the samples that it used in each step, and its weights."""
     device = my_device()
-    loader = motley.DataLoader(Data(), 32, batch_split=batch_split)
+    loader = motley.DataLoader(Data(), 32, batch_split=batch_split, run_directory=run_directory)
     net = Net().to(device)
     model = motley.weight_gradients(DDP(net, bucket_cap_mb=0.001), loader)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
@@ -164,8 +166,13 @@ class WithCpus(RanksTest):
 
     def test_training_gives_what_one_process_gives(self):
         for batch_split in ([6, 1, 1], "dynamic"):
-            with self.subTest(batch_split=batch_split):
-                found = self.on_ranks(train, batch_split)
+            with self.subTest(batch_split=batch_split), tempfile.TemporaryDirectory() as folder:
+                found = self.on_ranks(train, batch_split, f"{folder}/run")
+                workers = json.loads(pathlib.Path(folder, "run/run.json").read_text())["workers"]
+                accelerator = torch.accelerator.current_accelerator().type
+                self.assertEqual([worker["kind"] for worker in workers], [accelerator, "cpu", "cpu"])
+                self.assertEqual(["emulated accelerator" in (worker["emulated"] or "") for worker in workers],
+                                 [accelerator == "emulated", False, False])
                 steps = whole_steps(found)
                 one = train_alone(steps)
                 for rank in found:

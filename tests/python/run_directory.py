@@ -75,7 +75,7 @@ class RunDirectory(unittest.TestCase):
         run = self.run_file()
         self.assertEqual((run["finished"], run["exit"], run["global_batch_size"], run["training_samples"], run["gradient_sync"]),
                          (True, "done", 24, 120, "gloo"))
-        self.assertEqual([worker["emulated"] for worker in run["workers"]], [None, None])
+        self.assertEqual([(worker["kind"], worker["emulated"]) for worker in run["workers"]], [("cpu", None)] * 2)
         lines = self.lines()
         # What a step took is known when the next but one begins; this loop is left at once after the last.
         self.assertEqual([line["step"] for line in lines], list(range(8)))

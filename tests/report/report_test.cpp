@@ -15,6 +15,7 @@
 #include "motley/model/profile.h"
 #include "motley/planning/plan/plan.h"
 #include "motley/report/run.h"
+#include "motley/train/records/run_file.h"
 #include "motley/train/records/typical_steps.h"
 #include "tests/report/fake_run.h"
 
@@ -163,6 +164,26 @@ TEST(Figures, OptimumBalancesAnyWorkersAndKeepsTheirSamples) {
     EXPECT_NEAR(kept, samples, 1e-6);
     EXPECT_LE(best->seconds, step.seconds + 1e-9);
   }
+}
+
+TEST(Report, SaysOfEachWorkerHowItIsEmulatedAndOnWhatItComputed) {
+  Folder folder;
+  FakeRun{.names = {"a", "b", "c", "d"}}.write(folder.path);
+  train::RunFile run = *train::read_run_file(folder.path / "run.json");
+  for (train::RunWorker& worker : run.workers) {
+    const bool is_first = worker.rank < 2;
+    worker.device = is_first ? "core" : "fast";
+    worker.kind = is_first ? "cpu" : "emulated";
+    worker.emulated = is_first ? "5 ms a sample" : "an emulated accelerator: flops=1e9";
+  }
+  run.workers[3].device = "emulated:1";
+  ASSERT_TRUE(train::write_run_file(folder.path / "run.json", run));
+  ASSERT_TRUE(write_report(folder.path));
+  const std::string html = *read_file(folder.path / "report.html");
+  EXPECT_TRUE(well_formed(html));
+  EXPECT_THAT(html, HasSubstr("These workers are emulated: <b>a</b>, <b>b</b> (5 ms a sample); <b>c</b>, <b>d</b> (an "
+                              "emulated accelerator: flops=1e9). Times below"));
+  for (const char* device : {">core (cpu)<", ">fast (emulated)<", ">emulated:1<"}) EXPECT_THAT(html, HasSubstr(device));
 }
 
 TEST(Report, ShowsTheWholeRunAndLoadsNothing) {

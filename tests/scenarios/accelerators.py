@@ -53,6 +53,10 @@ class Accelerators(Devices):
         self.assertNotIn("emulated accelerator:", output)
         self.train("mixed", *flags, "--cluster", self.cluster(["cpu", "emulated"]), environment=DEVICES)
         self.assert_equal_runs("cpu", "mixed")
+        how = [(worker["device"], worker["kind"], worker["emulated"])
+               for worker in json.loads((self.folder / "mixed/run.json").read_text())["workers"]]
+        self.assertEqual(how, [("type0", "cpu", None),
+                               ("type1", "emulated", f"an emulated accelerator as fast as the CPU: {DEVICES['MOTLEY_EMULATED']}")])
 
     def test_a_pipeline_of_a_cpu_and_an_accelerator(self):
         plan = self.plan("plan", [(3, [1], {}), (7, [1], {})])

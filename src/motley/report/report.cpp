@@ -68,6 +68,23 @@ std::string loss_notice(const Run& run) {
                 has_stayed ? Tone::kPlain : Tone::kBad);
 }
 
+// Neighbours that are emulated alike are named together.
+std::string emulation_notice(const Run& run) {
+  std::string text, last;
+  for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
+    const auto& how = run.file.workers[i].emulated;
+    if (!how) continue;
+    const std::string name = fmt::format("<b>{}</b>", escape(worker_name(run, i)));
+    if (!last.empty()) text += *how == last ? ", " : fmt::format(" ({}); ", escape(last));
+    text += name;
+    last = *how;
+  }
+  if (last.empty()) return "";
+  return notice("Emulated",
+                fmt::format("These workers are emulated: {} ({}). Times below are those of the emulated devices.", text,
+                            escape(last)));
+}
+
 std::string notices(const Run& run) {
   std::string html;
   if (run.file.error && is_stopped(run)) html += notice("Stopped", escape(as_sentence(*run.file.error)));
@@ -77,18 +94,7 @@ std::string notices(const Run& run) {
     html += notice("Cut short",
                    "The last line of metrics.jsonl is incomplete, as a killed run leaves it; it was left out.");
   }
-  std::vector<std::string> emulated;
-  for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
-    if (const auto& how = run.file.workers[i].emulated) {
-      emulated.push_back(fmt::format("<b>{}</b> ({})", escape(worker_name(run, i)), escape(*how)));
-    }
-  }
-  if (!emulated.empty()) {
-    html +=
-        notice("Emulated", fmt::format("The speed of {} was emulated; times below are those of the emulated devices.",
-                                       fmt::join(emulated, ", ")));
-  }
-  return html;
+  return html + emulation_notice(run);
 }
 
 // A large figure: the summary's row where there is one, else what the steps give; none where there is neither.
@@ -434,7 +440,10 @@ std::string workers(const Run& run, const Figures& figures) {
   if (is_emulated) rows.front().emplace_back("emulated");
   for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
     const train::RunWorker& worker = run.file.workers[i];
-    std::vector<std::string> row = {fmt::format("{}", worker.rank), worker.name, worker.device, "–", "–", "–", "–"};
+    const std::string device = worker.kind.empty() || worker.device.starts_with(worker.kind)
+                                   ? worker.device
+                                   : fmt::format("{} ({})", worker.device, worker.kind);
+    std::vector<std::string> row = {fmt::format("{}", worker.rank), worker.name, device, "–", "–", "–", "–"};
     if (const auto& basis = figures.basis()) {
       const Phases& phases = basis->workers[i];
       row[3] = fmt::format("{}", whole[i]);

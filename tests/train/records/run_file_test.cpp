@@ -21,12 +21,14 @@ TEST(RunFile, ReadsBackToTheByte) {
       "rank": 0,
       "name": "a",
       "device": "cpu",
+      "kind": "",
       "emulated": null
     },
     {
       "rank": 1,
       "name": "b",
-      "device": "cpu",
+      "device": "old",
+      "kind": "cuda",
       "emulated": "3 ms a sample"
     }
   ],
@@ -69,6 +71,7 @@ TEST(RunFile, ReadsBackToTheByte) {
   ASSERT_TRUE(write_file(file, text));
   const auto run = read_run_file(file);
   ASSERT_TRUE(run) << run.error().message;
+  EXPECT_EQ(run->workers[1].kind, "cuda");
   EXPECT_EQ(run->workers[1].emulated, "3 ms a sample");
   EXPECT_EQ(run->planned->profile, "profile.json");
   EXPECT_FALSE(run->planned->cluster);

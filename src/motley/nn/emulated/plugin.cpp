@@ -319,6 +319,15 @@ bool is_asked_for() {
   return std::getenv("MOTLEY_EMULATED") != nullptr;
 }
 
+std::string describe() {
+  const char* const text = std::getenv("MOTLEY_EMULATED");
+  const Options options = Options::parse(text == nullptr ? "" : text).value_or(Options());
+  const bool is_slowed =
+      options.flops_per_second > 0 || options.memory_bytes_per_second > 0 || options.kernel_seconds > 0;
+  return fmt::format("an emulated accelerator{}{}", is_slowed ? "" : " as fast as the CPU",
+                     text == nullptr || *text == '\0' ? "" : fmt::format(": {}", text));
+}
+
 int current_stream(int device) {
   return device * kStreams + own_stream(device);
 }

@@ -44,6 +44,17 @@ std::optional<double> price_per_hour(const cluster::Cluster& cluster) {
   return sum;
 }
 
+// What a worker computes on, without the device's number.
+std::string device_kind(const Job& job, const cluster::Cluster& cluster, const cluster::Worker& worker,
+                        const std::string& device) {
+  const cluster::DeviceType* type = cluster.device_type(worker.device);
+  if (!job.execution.cluster.empty() && type != nullptr && !is_synthetic(job)) return cluster::to_string(type->kind);
+  const bool is_named = job.execution.device == "auto" && worker.device != "auto" && !is_synthetic(job) &&
+                        cluster::names_device(worker.device);
+  const std::string& name = is_named ? worker.device : device;
+  return name.substr(0, name.find(':'));
+}
+
 Status copy_text(const fs::path& from, const fs::path& to) {
   MOTLEY_ASSIGN(const std::string text, read_file(from));
   return write_file(to, text);
@@ -195,10 +206,14 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
     one.rank = static_cast<int>(file.workers.size()) - 1;
     one.name = worker.name;
     one.device = worker.device.empty() ? facts.device : worker.device;
+    one.kind = device_kind(job, cluster, worker, facts.device);
     if (worker.emulation) {
       one.emulated = format_seconds(worker.emulation->seconds_per_sample) + " a sample";
     } else if (!job.execution.emulation.empty()) {
       one.emulated = "by the profile '" + job.execution.emulation + "'";
+    }
+    if (one.kind == cluster::to_string(cluster::DeviceKind::kEmulated)) {
+      one.emulated = (one.emulated ? *one.emulated + ", on " : "") + facts.emulated_accelerator;
     }
   }
   const RunAttempt attempt{.started = file.started,

@@ -68,10 +68,11 @@ struct RunFacts {
   std::string gradient_sync;
   std::uint64_t training_samples = 0;
   std::vector<std::string> class_names;
-  std::int64_t done_steps = 0;           // of a run that is resumed, and
-  double done_seconds = 0;               // what its attempts took so far
-  const planning::Plan* plan = nullptr;  // that workers follow
-  std::string device = {};               // of workers for which neither cluster nor plan says it
+  std::int64_t done_steps = 0;            // of a run that is resumed, and
+  double done_seconds = 0;                // what its attempts took so far
+  const planning::Plan* plan = nullptr;   // that workers follow
+  std::string device = {};                // of workers for which neither cluster nor plan says it
+  std::string emulated_accelerator = {};  // what workers on one compute on
 };
 
 // run.json of a run that begins, or goes on: what takes part, and on what. Of a planned run also plan.json and, where

@@ -11,7 +11,8 @@ static void fields(Archive& archive, RunWorker& worker) {
   archive.allow_others();
   archive.required("rank", worker.rank);
   archive.required("name", worker.name);
-  archive.defaulted("device", worker.device);
+  archive.defaulted("device", worker.device, "its type's name in the cluster file, else the device's own");
+  archive.defaulted("kind", worker.kind, "of the device: cpu, cuda, xpu, mps or emulated; empty: not known");
   archive.defaulted("emulated", worker.emulated, "what is emulated, such as \"3 ms a sample\"; null: nothing");
 }
 

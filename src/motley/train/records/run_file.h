@@ -15,6 +15,7 @@ namespace motley::train {
 struct RunWorker {
   int rank = 0;
   std::string name, device;
+  std::string kind;                     // of the device: cpu, cuda, xpu, mps or emulated; empty: not known
   std::optional<std::string> emulated;  // what is emulated, such as "3 ms a sample"
 };
 

@@ -10,6 +10,7 @@
 #include "motley/base/os/memory.h"
 #include "motley/base/units.h"
 #include "motley/net/derived_session.h"
+#include "motley/nn/emulated/emulated_accelerator.h"
 #include "motley/nn/optimizer.h"
 #include "motley/nn/runtime.h"
 #include "motley/train/job/resolved_job.h"
@@ -277,7 +278,8 @@ Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
       .done_steps = progress_.step,
       .done_seconds = before.seconds,
       .plan = layout_ ? &layout_->plan() : nullptr,
-      .device = device == "auto" ? c10::DeviceTypeName(replica_->network.device.type(), /*lower_case=*/true) : device};
+      .device = device == "auto" ? c10::DeviceTypeName(replica_->network.device.type(), /*lower_case=*/true) : device,
+      .emulated_accelerator = nn::emulated::describe()};
   if (layout_) {
     std::vector<std::string> by_stage;
     for (const planning::Stage& stage : layout_->plan().stages) {
