@@ -56,7 +56,7 @@ class Accelerators(Devices):
         how = [(worker["device"], worker["kind"], worker["emulated"])
                for worker in json.loads((self.folder / "mixed/run.json").read_text())["workers"]]
         self.assertEqual(how, [("type0", "cpu", None),
-                               ("type1", "emulated", f"an emulated accelerator as fast as the CPU: {DEVICES['MOTLEY_EMULATED']}")])
+                               ("type1", "emulated", "an emulated accelerator as fast as the CPU: devices=2, memory=256MB, pageable=refused")])
 
     def test_a_pipeline_of_a_cpu_and_an_accelerator(self):
         plan = self.plan("plan", [(3, [1], {}), (7, [1], {})])

@@ -240,9 +240,11 @@ std::string bars(const Run& run, const Figures& figures) {
   };
   std::string html;
   if (figures.equal) {
-    const char* steps = figures.balanced ? "baseline steps in this run" : "steps";
+    const auto steps = static_cast<std::int64_t>(figures.equal->steps);
     const std::string heading = run.file.workers.size() < 2 ? own_heading(run, figures) : "Equal split";
-    html += group(heading, fmt::format("middle half of {} {}", figures.equal->steps, steps), *figures.equal);
+    const std::string of = figures.balanced ? format_count(steps, "baseline step") + " in this run"
+                                            : format_count(steps, "step");
+    html += group(heading, "middle half of " + of, *figures.equal);
   }
   if (figures.balanced) {
     html += group(

@@ -24,7 +24,7 @@ Status enable();
 bool is_enabled();
 // Whether the variable is there: whoever asks for any accelerator means this one, too.
 bool is_asked_for();
-// Such a device in words, with what MOTLEY_EMULATED says of it, which must be accepted.
+// Such a device in words, with what MOTLEY_EMULATED says of it.
 std::string describe();
 
 // Of the device that was enabled.

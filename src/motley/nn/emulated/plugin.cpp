@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <regex>
 #include <utility>
 #include <vector>
 
@@ -320,12 +321,13 @@ bool is_asked_for() {
 }
 
 std::string describe() {
-  const char* const text = std::getenv("MOTLEY_EMULATED");
-  const Options options = Options::parse(text == nullptr ? "" : text).value_or(Options());
+  const char* const given = std::getenv("MOTLEY_EMULATED");
+  const std::string text = given == nullptr ? "" : given;
+  const Options options = Options::parse(text).value_or(Options());
   const bool is_slowed =
       options.flops_per_second > 0 || options.memory_bytes_per_second > 0 || options.kernel_seconds > 0;
   return fmt::format("an emulated accelerator{}{}", is_slowed ? "" : " as fast as the CPU",
-                     text == nullptr || *text == '\0' ? "" : fmt::format(": {}", text));
+                     text.empty() ? "" : ": " + std::regex_replace(text, std::regex(",\\s*"), ", "));
 }
 
 int current_stream(int device) {
