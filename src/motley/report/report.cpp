@@ -242,8 +242,8 @@ std::string bars(const Run& run, const Figures& figures) {
   if (figures.equal) {
     const auto steps = static_cast<std::int64_t>(figures.equal->steps);
     const std::string heading = run.file.workers.size() < 2 ? own_heading(run, figures) : "Equal split";
-    const std::string of = figures.balanced ? format_count(steps, "baseline step") + " in this run"
-                                            : format_count(steps, "step");
+    const std::string of =
+        figures.balanced ? format_count(steps, "baseline step") + " in this run" : format_count(steps, "step");
     html += group(heading, "middle half of " + of, *figures.equal);
   }
   if (figures.balanced) {
