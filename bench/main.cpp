@@ -113,6 +113,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"elastic", schedule_elastic},
         {"scale", schedule_scale},
         {"settings", schedule_settings},
+        {"gadget-contended", schedule_gadget_contended},
         {"rounding", schedule_rounding},
         {"unlike", schedule_heterogeneous},
         {"sia", schedule_sia},

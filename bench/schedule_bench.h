@@ -17,6 +17,8 @@ Result<std::vector<BenchRow>> schedule_elastic(const BenchOptions& options);
 Result<std::vector<BenchRow>> schedule_scale(const BenchOptions& options);
 // GADGET's experiments, all policies.
 Result<std::vector<BenchRow>> schedule_settings(const BenchOptions& options);
+// GADGET's experiment where jobs compete for several resources and for links, beside DRF and FIFO.
+Result<std::vector<BenchRow>> schedule_gadget_contended(const BenchOptions& options);
 // GADGET's own way with a slot, beside ours, and what its theorems promise.
 Result<std::vector<BenchRow>> schedule_rounding(const BenchOptions& options);
 // Gavel's experiments, on devices that are not alike.

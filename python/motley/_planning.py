@@ -130,7 +130,8 @@ def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Seque
              load: float | None = None, busiest_period: Duration | None = None, elastic: bool = False, mtbf: Duration | None = None,
              mttr: Duration = 3600,
              checkpoint_interval: Duration = 1800, seed: int = 0, throughputs: str | os.PathLike[str] | None = None,
-             device_type: str = "v100", intra_node_bandwidth: str | None = None, inter_node_bandwidth: str | None = None) -> Schedule:
+             device_type: str = "v100", intra_node_bandwidth: str | None = None, inter_node_bandwidth: str | None = None,
+             node_cpus: float | None = None, node_memory: str | None = None) -> Schedule:
     """Simulates a trace of jobs on a cluster under policies.
 
     Args:
@@ -154,6 +155,8 @@ def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Seque
         device_type: of that table.
         intra_node_bandwidth: between the devices of a node, such as ``"300GB/s"``.
         inter_node_bandwidth: of a node's link to the others.
+        node_cpus: CPUs of each node, of which each worker takes its job's ``cpus_per_worker``; by default there is no limit.
+        node_memory: memory of each node, such as ``"512GB"``, of which each worker takes its job's ``memory_bytes_per_worker``.
 
     Durations are seconds, or texts such as ``"2h"``.
 
@@ -168,7 +171,8 @@ def schedule(trace: Any, cluster: Document | None = None, *, policy: str | Seque
         "slot_duration": slot_duration, "decide_at": decide_at, "duration_error": duration_error, "load": load,
         "busiest_period": busiest_period, "elastic": elastic, "mtbf": mtbf, "mttr": mttr,
         "checkpoint_interval": checkpoint_interval, "seed": seed, "throughputs": throughputs, "device_type": device_type,
-        "intra_node_bandwidth": intra_node_bandwidth, "inter_node_bandwidth": inter_node_bandwidth})
+        "intra_node_bandwidth": intra_node_bandwidth, "inter_node_bandwidth": inter_node_bandwidth,
+        "node_cpus": node_cpus, "node_memory": node_memory})
     return Schedule(**_motley.schedule(_trace(trace, documents), keywords, documents))
 
 

@@ -85,6 +85,24 @@ TEST(Trace, OursMaySayHowElasticJobsAre) {
   EXPECT_THAT(before.error().message, HasSubstr("(least is now min_workers, most is now max_workers)"));
 }
 
+TEST(Trace, OursMaySayWhatWorkersRequest) {
+  const std::string text =
+      "job,arrival_seconds,duration_seconds,workers,memory_bytes_per_worker,cpus_per_worker\na,0,10,1,32e9,4.5\n"
+      "b,0,10,1,0,0\n";
+  const TraceOptions options = {.resources = {kCpus, kMemory}};
+  const auto jobs = parse_trace(text, "t.csv", options);
+  ASSERT_TRUE(jobs) << jobs.error().message;
+  EXPECT_THAT(jobs->at(0).requests, ::testing::ElementsAre(4.5, 32e9));
+  EXPECT_TRUE(jobs->at(1).requests.empty());
+  const auto again = parse_trace(format_trace(*jobs, {}, options.resources), "again.csv", options);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->at(0).requests, jobs->at(0).requests);
+  const auto ignored = parse_trace(text, "t.csv", {.resources = {kMemory}});
+  ASSERT_FALSE(ignored);
+  EXPECT_THAT(ignored.error().message,
+              HasSubstr("t.csv:2: cpus_per_worker is '4.5'; accepted: 0, or with what each node has (--node-cpus)"));
+}
+
 TEST(Trace, OursMaySayHowFastJobsAreOnWhat) {
   const std::string text =
       "job,arrival_seconds,duration_seconds,workers,speed_k80,device_hour_cost,speed_v100\na,0,10,1,0.25,3,1\n"

@@ -74,5 +74,21 @@ TEST(Workload, ElasticJobsKeepWhatTheyAskFor) {
   }
 }
 
+TEST(Workload, ContendedJobsAskForMoreThanThereIs) {
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    const Setting setting = gadget_contended_setting(50, 100, seed);
+    for (const Job& job : setting.jobs) {
+      ASSERT_EQ(job.requests.size(), setting.topology.resources.size());
+      EXPECT_LE(job.workers, setting.topology.workers(job.requests)) << job.name;
+      EXPECT_DOUBLE_EQ(speed(job, setting.topology.network, {job.workers}), 1) << "on one node, as its duration says";
+      const double spread = speed(job, setting.topology.network, {job.workers, 2});
+      EXPECT_TRUE(job.workers == 1 || spread < 0.95) << "gradients take their time between nodes";
+    }
+    double cpu_seconds = 0;
+    for (const Job& job : setting.jobs) cpu_seconds += job.device_seconds() * job.requests[0];
+    EXPECT_GT(cpu_seconds, 0.5 * setting.topology.total(0) * setting.horizon);
+  }
+}
+
 }  // namespace
 }  // namespace motley::scheduling

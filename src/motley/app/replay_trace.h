@@ -19,6 +19,8 @@ struct TraceQuestion {
   std::string throughputs;
   std::string device_type = scheduling::TraceOptions().device_type;
   ClusterRequest topology;
+  double node_cpus = 0;               // of each node, which jobs' workers request; 0: no limit
+  double node_memory = 0;             // likewise, bytes
   std::vector<std::string> policies;  // none: those that suit any trace
   std::string placement = "any";
   std::string objective = "utility";
@@ -47,7 +49,7 @@ struct Workload {
   bool is_drawn = false;  // another seed gives another one
   std::uint64_t seed = 0;
 
-  std::string format_jobs() const { return scheduling::format_trace(jobs, topology.types); }
+  std::string format_jobs() const { return scheduling::format_trace(jobs, topology.types, topology.resources); }
 };
 
 // Over several seeds.

@@ -357,7 +357,7 @@ void add_schedule(CLI::App& app, CommandLine& line) {
                {"TRACE", OptionKind::kPath,
                 "jobs: a trace in the format of Philly, Microsoft ITP, Alibaba, Gavel or ours "
                 "(docs/reference/job-traces.md), or a random workload that a paper describes: gadget:NODES:JOBS, "
-                "sjf-bco:NODES or gavel:JOBS:JOBS_PER_HOUR"},
+                "gadget-contended:NODES:JOBS, sjf-bco:NODES or gavel:JOBS:JOBS_PER_HOUR"},
                simulated.question.trace)
       ->required();
   simulate.get_option("--cluster")->default_str("needed; a paper's workload has its own");

@@ -30,24 +30,35 @@ class SharingPolicy final : public SlotPolicy {
   const Shares shares_;
 };
 
-// Dominant resource fairness (Ghodsi et al., NSDI 2011) where devices are the only resource: workers are dealt out one
-// by one, each to the job that has fewest, until nobody can use more or nothing is left. A job that got fewer than it
-// can run with gives them back.
+// Dominant resource fairness (Ghodsi et al., NSDI 2011, algorithm 1): workers are dealt out one by one, each to the job
+// whose dominant share, the largest of its shares of devices and of each resource of the cluster, is least, until
+// nobody can use more or what is left is too little for another worker of anybody. The first that a job has are as many
+// as it can run with.
 std::vector<int> drf_shares(const State& state, std::span<const int> jobs) {
+  const ClusterTopology& topology = *state.topology;
+  std::vector<double> totals;
+  for (int i = 0; i < static_cast<int>(topology.resources.size()); ++i) totals.push_back(topology.total(i));
+  std::vector<double> left = totals;
+  int devices_left = topology.devices();
+
   std::vector<int> workers(jobs.size());
-  using Share = std::pair<int, std::size_t>;  // workers, place among jobs
-  std::priority_queue<Share, std::vector<Share>, std::greater<>> fewest;
-  for (std::size_t i = 0; i < workers.size(); ++i) fewest.emplace(0, i);
-  int left = state.topology->devices();
-  while (left > 0 && !fewest.empty()) {
-    const auto [had, i] = fewest.top();
-    fewest.pop();
+  using Share = std::pair<double, std::size_t>;  // the dominant one, place among jobs
+  std::priority_queue<Share, std::vector<Share>, std::greater<>> least;
+  for (std::size_t i = 0; i < workers.size(); ++i) least.emplace(0, i);
+  while (devices_left > 0 && !least.empty()) {
+    const std::size_t i = least.top().second;
+    least.pop();
     const Job& job = state.job(jobs[i]);
-    const int more = had == 0 ? job.min_workers() : 1;
-    if (more > left) continue;
+    const int more = workers[i] == 0 ? job.min_workers() : 1;
+    if (more > devices_left || limit_workers(more, job.requests, left) < more) continue;
     workers[i] += more;
-    left -= more;
-    if (workers[i] < job.max_workers()) fewest.emplace(workers[i], i);
+    devices_left -= more;
+    double share = static_cast<double>(workers[i]) / topology.devices();
+    for (std::size_t r = 0; r < job.requests.size(); ++r) {
+      left[r] -= more * job.requests[r];
+      if (job.requests[r] > 0) share = std::max(share, workers[i] * job.requests[r] / totals[r]);
+    }
+    if (workers[i] < job.max_workers()) least.emplace(share, i);
   }
   return workers;
 }

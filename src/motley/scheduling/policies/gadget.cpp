@@ -76,7 +76,7 @@ class GadgetExact final : public SlotPolicy {
 
   void preempt(const State& state, std::vector<Change>& changes) {
     Capacity capacity = *state.capacity;
-    for (const Change& change : changes) capacity.take(change.placement, state.job(change.job).reserve());
+    for (const Change& change : changes) capacity.take(change.placement, state.job(change.job).demand());
     std::vector<int> jobs;
     int missing = -capacity.devices().free();
     for (const int number : state.arrived) {
@@ -95,7 +95,7 @@ class GadgetExact final : public SlotPolicy {
     std::ranges::sort(spare, std::greater());
     for (std::size_t i = 0; i < spare.size() && i < kMaxGivers && missing > 0; ++i) {
       const auto [more, number] = spare[i];
-      capacity.release(state.placement(number), state.job(number).reserve());
+      capacity.release(state.placement(number), state.job(number).demand());
       jobs.push_back(number);
       missing -= more;
     }
@@ -122,7 +122,7 @@ class Gadget final : public SlotPolicy {
   explicit Gadget(const PolicyOptions& options) : SlotPolicy("gadget", options) {}
 
  private:
-  Status take_in(const State& state) override { return check_alike(state, name()); }
+  Status take_in(const State& state) override { return check_alike(state, name(), true); }
 
   Result<std::vector<Change>> begin_slot(const State& state) override {
     const std::span<const int> jobs = state.active;

@@ -5,12 +5,18 @@
 
 namespace motley::scheduling {
 
-Status check_alike(const State& state, const std::string& policy) {
+Status check_alike(const State& state, const std::string& policy, bool knows_resources) {
   if (!state.failed.empty()) {
     return fail(ErrorCode::kInvalidInput, "--policy: '{}' knows no failures; accepted: without, or another policy",
                 policy);
   }
   for (const int number : state.arrived) {
+    if (!knows_resources && !state.job(number).requests.empty()) {
+      return fail(
+          ErrorCode::kInvalidInput,
+          "--policy: '{}' knows no resources but devices, and job '{}' requests others; accepted: another policy",
+          policy, state.job(number).name);
+    }
     if (state.job(number).type_speeds.empty()) continue;
     return fail(ErrorCode::kInvalidInput,
                 "--policy: '{}' knows one type of devices only, and job '{}' is not as fast on all; accepted: another "
@@ -54,7 +60,8 @@ bool Ranking::offer(int number, int type) {
     placer_->take(job, now);
   } else {
     char& fits = fits_[index(job.workers)];
-    if (fits == 0 && strategy_ != PlacementStrategy::kCompact && state_->topology->type_count() == 1) return false;
+    const bool is_device_only = state_->topology->type_count() == 1 && state_->topology->resources.empty();
+    if (fits == 0 && strategy_ != PlacementStrategy::kCompact && is_device_only) return false;
     Placement placement = placer_->place(job, job.workers, type);
     if (placement.empty()) {
       fits = 0;

@@ -14,9 +14,9 @@
 
 namespace motley::scheduling {
 
-// For policies that know neither jobs with speeds by type of devices nor failures. Errors: kInvalidInput where there
-// are such.
-Status check_alike(const State& state, const std::string& policy);
+// For policies that know neither jobs with speeds by type of devices, nor failures, nor, where it says so,
+// resources but devices. Errors: kInvalidInput where there are such.
+Status check_alike(const State& state, const std::string& policy, bool knows_resources = false);
 
 // A policy that decides by slots: anew at every multiple of some seconds, as long as there are jobs. Where it decides
 // at events too, a slot is the time for which a decision is made: it begins with every arrival, completion and failure,
@@ -69,7 +69,7 @@ class Ranking {
   std::vector<int> given_;  // jobs with workers
   std::vector<char> got_;   // by job
   std::vector<char> fits_;  // by workers: false once such a job was skipped, since devices only become fewer; not where
-                            // uplinks or types of devices matter
+                            // uplinks, types of devices or other resources matter
 };
 
 // A preemptive policy that serves jobs by a number of each, least first, ties by arrival.

@@ -15,6 +15,12 @@ constexpr double kTiny = 1e-9;
 constexpr double kNever = std::numeric_limits<double>::infinity();  // a price
 constexpr int kMaxRounds = 200;                                     // of new configurations
 
+// What is requested of a capacity, as a share of it, so that programs have numbers of one size; 0 where there is no
+// limit.
+double normalise(double total, double request) {
+  return request > 0 && std::isfinite(total) ? request / total : 0;
+}
+
 // --- How large rings are
 
 struct Filling {
@@ -26,13 +32,15 @@ struct Filling {
   double utility = 0;
 };
 
-// Gives devices where they have most utility, job by job `most` at most.
-Filling fill(const SlotProblem& problem, const std::vector<int>& most) {
-  struct Step {
-    std::size_t job;
-    int low, high;
-    double slope;
-  };
+// From a corner of a job's utility to the next.
+struct Step {
+  std::size_t job;
+  int low, high;
+  double slope;
+};
+
+// Of all jobs, job by job `most` workers at most, the steepest first.
+std::vector<Step> list_steps(const SlotProblem& problem, const std::vector<int>& most) {
   std::vector<Step> steps;
   for (std::size_t i = 0; i < problem.jobs.size(); ++i) {
     const std::vector<double>& values = problem.jobs[i].value[0];
@@ -43,29 +51,64 @@ Filling fill(const SlotProblem& problem, const std::vector<int>& most) {
     }
   }
   std::ranges::stable_sort(steps, std::ranges::greater(), &Step::slope);
+  return steps;
+}
+
+// How many workers each step has where devices and resources are all in one place. Where devices are all that is
+// limited, they go where they have most utility.
+Result<std::vector<double>> take(const SlotProblem& problem, const std::vector<Step>& steps) {
+  const ClusterTopology& topology = problem.topology;
+  if (topology.resources.empty()) {
+    std::vector<double> taken;
+    double left = topology.devices();
+    for (const Step& step : steps) {
+      taken.push_back(std::min(left, static_cast<double>(step.high - step.low)));
+      left -= taken.back();
+    }
+    return taken;
+  }
+  Program program;
+  Program::Terms devices;
+  std::vector<Program::Terms> resources(topology.resources.size());
+  for (const Step& step : steps) {
+    const int variable = program.add_variable(step.slope, 0, step.high - step.low);
+    devices.emplace_back(variable, 1);
+    const std::vector<double>& requests = problem.jobs[step.job].requests;
+    for (std::size_t r = 0; r < requests.size(); ++r) {
+      const double part = normalise(topology.total(static_cast<int>(r)), requests[r]);
+      if (part > 0) resources[r].emplace_back(variable, part);
+    }
+  }
+  program.add_limit(devices, -Program::kUnlimited, topology.devices());
+  for (const Program::Terms& terms : resources) program.add_limit(terms, -Program::kUnlimited, 1);
+  MOTLEY_ASSIGN(Program::Answer answer, program.maximise());
+  return std::move(answer.values);
+}
+
+Result<Filling> fill(const SlotProblem& problem, const std::vector<int>& most) {
+  const std::vector<Step> steps = list_steps(problem, most);
+  MOTLEY_ASSIGN(const std::vector<double> taken, take(problem, steps));
   Filling filling;
   filling.rings.resize(problem.jobs.size());
-  double left = problem.topology.devices();
-  for (const Step& step : steps) {
-    if (left <= 0) break;
-    const double taken = std::min(left, static_cast<double>(step.high - step.low));
-    filling.rings[step.job] = {step.low, step.high, taken / (step.high - step.low)};
-    filling.utility += taken * step.slope;
-    left -= taken;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Step& step = steps[i];
+    if (taken[i] <= kTiny) continue;
+    filling.rings[step.job] = {step.low, step.high, taken[i] / (step.high - step.low)};
+    filling.utility += taken[i] * step.slope;
   }
   return filling;
 }
 
-void choose_rings(const SlotProblem& problem, RelaxedSlot& slot) {
+Status choose_rings(const SlotProblem& problem, RelaxedSlot& slot) {
   std::vector<int> most;
   for (const SlotJob& job : problem.jobs) most.push_back(job.max_workers());
-  const Filling first = fill(problem, most);
+  MOTLEY_ASSIGN(const Filling first, fill(problem, most));
   for (std::size_t i = 0; i < most.size(); ++i) {
     const Filling::Ring& ring = first.rings[i];
     most[i] = static_cast<int>(std::ceil(ring.low + ring.part * (ring.high - ring.low) - kTiny));
     slot.largest_ring = std::max(slot.largest_ring, most[i]);
   }
-  const Filling second = fill(problem, most);
+  MOTLEY_ASSIGN(const Filling second, fill(problem, most));
   slot.selection = first.utility;
   for (std::size_t i = 0; i < most.size(); ++i) {
     const auto& [low, high, part] = second.rings[i];
@@ -73,15 +116,25 @@ void choose_rings(const SlotProblem& problem, RelaxedSlot& slot) {
     const bool is_high = values[index(high)] * part >= values[index(low)] * (1 - part);
     slot.workers.push_back(is_high ? high : low);
   }
+  return {};
 }
 
 // --- Where they go
 
 // The dual value of each capacity.
 struct Prices {
-  std::vector<double> devices, uplinks;  // by node
+  std::vector<double> devices, uplinks;        // by node
+  std::vector<std::vector<double>> resources;  // by node, of all that it has of each
   std::vector<double> rack_uplinks;
   std::vector<double> rings;  // one of each job
+
+  double of_worker(const ClusterTopology& topology, const SlotJob& job, std::size_t node) const {
+    double price = devices[node];
+    for (std::size_t r = 0; r < job.requests.size(); ++r) {
+      price += normalise(topology.nodes[node].resources[r], job.requests[r]) * resources[node][r];
+    }
+    return price;
+  }
 };
 
 // The cheapest way to share out so many workers among some takers: take(t, j) is what j workers on taker t cost.
@@ -140,8 +193,9 @@ Priced cheapest(const ClusterTopology& topology, const SlotJob& job, int workers
   for (const std::vector<int>& nodes : racks) {
     in_rack.push_back(share_out(nodes.size(), workers, [&](std::size_t taker, int own) {
       const auto node = index(nodes[taker]);
-      if (own > topology.nodes[node].devices) return kNever;
-      return own * prices.devices[node] + job.reserve * prices.uplinks[node];
+      if (own > topology.workers_on(nodes[taker], job.requests)) return kNever;
+      return own * prices.of_worker(topology, job, node) +
+             normalise(topology.nodes[node].uplink, job.reserve) * prices.uplinks[node];
     }));
   }
   Priced best;
@@ -155,7 +209,8 @@ Priced cheapest(const ClusterTopology& topology, const SlotJob& job, int workers
   }
   const Sharing over_racks = share_out(racks.size(), workers, [&](std::size_t rack, int own) {
     if (topology.rack_uplink(static_cast<int>(rack)) < job.reserve) return kNever;
-    return in_rack[rack].cost[index(own)] + job.reserve * prices.rack_uplinks[rack];
+    const double share = normalise(topology.rack_uplink(static_cast<int>(rack)), job.reserve);
+    return in_rack[rack].cost[index(own)] + share * prices.rack_uplinks[rack];
   });
   if (over_racks.cost[index(workers)] < best.cost) {
     best = {{}, over_racks.cost[index(workers)]};
@@ -171,9 +226,10 @@ Result<Prices> solve(const SlotProblem& problem, RelaxedSlot& slot) {
   const std::size_t nodes = topology.nodes.size();
   std::vector<Program::Terms> devices(nodes), uplinks(nodes), rack_uplinks(index(topology.racks)),
       rings(problem.jobs.size());
+  std::vector<std::vector<Program::Terms>> resources(nodes, std::vector<Program::Terms>(topology.resources.size()));
   Program program;
   for (std::size_t job = 0; job < problem.jobs.size(); ++job) {
-    const double reserve = problem.jobs[job].reserve;
+    const auto& [reserve, requests] = problem.jobs[job].demand();
     const double utility = problem.jobs[job].value[0][index(slot.workers[job])];
     for (const RelaxedSlot::Choice& choice : slot.choices[job]) {
       const int variable = program.add_variable(utility, 0, 1);
@@ -182,22 +238,29 @@ Result<Prices> solve(const SlotProblem& problem, RelaxedSlot& slot) {
       const bool is_spread = choice.placement.size() > 1;
       for (const Part& part : choice.placement) {
         devices[index(part.node)].emplace_back(variable, part.workers);
-        if (is_spread && reserve > 0) uplinks[index(part.node)].emplace_back(variable, reserve);
+        for (std::size_t r = 0; r < requests.size(); ++r) {
+          const double share = normalise(topology.nodes[index(part.node)].resources[r], requests[r]);
+          if (share > 0) resources[index(part.node)][r].emplace_back(variable, part.workers * share);
+        }
+        const double uplink = normalise(topology.nodes[index(part.node)].uplink, reserve);
+        if (is_spread && uplink > 0) uplinks[index(part.node)].emplace_back(variable, uplink);
         crosses[index(topology.nodes[index(part.node)].rack)] = true;
       }
       if (reserve == 0 || std::ranges::count(crosses, true) < 2) continue;
       for (std::size_t rack = 0; rack < crosses.size(); ++rack) {
-        if (crosses[rack]) rack_uplinks[rack].emplace_back(variable, reserve);
+        const double uplink = normalise(topology.rack_uplink(static_cast<int>(rack)), reserve);
+        if (crosses[rack] && uplink > 0) rack_uplinks[rack].emplace_back(variable, uplink);
       }
     }
   }
   for (const Program::Terms& terms : rings) program.add_limit(terms, -Program::kUnlimited, 1);
   for (std::size_t i = 0; i < nodes; ++i) {
     program.add_limit(devices[i], -Program::kUnlimited, topology.nodes[i].devices);
-    program.add_limit(uplinks[i], -Program::kUnlimited, topology.nodes[i].uplink);
+    program.add_limit(uplinks[i], -Program::kUnlimited, 1);
+    for (const Program::Terms& terms : resources[i]) program.add_limit(terms, -Program::kUnlimited, 1);
   }
   for (int rack = 0; rack < topology.racks; ++rack) {
-    program.add_limit(rack_uplinks[index(rack)], -Program::kUnlimited, topology.rack_uplink(rack));
+    program.add_limit(rack_uplinks[index(rack)], -Program::kUnlimited, 1);
   }
   MOTLEY_ASSIGN(const Program::Answer answer, program.maximise());
   slot.optimum = answer.objective;
@@ -212,6 +275,8 @@ Result<Prices> solve(const SlotProblem& problem, RelaxedSlot& slot) {
   for (std::size_t i = 0; i < nodes; ++i) {
     prices.devices.push_back(next());
     prices.uplinks.push_back(next());
+    prices.resources.emplace_back();
+    for (std::size_t r = 0; r < resources[i].size(); ++r) prices.resources.back().push_back(next());
   }
   for (int rack = 0; rack < topology.racks; ++rack) prices.rack_uplinks.push_back(next());
   return prices;
@@ -231,14 +296,14 @@ Placement drawn(const std::vector<RelaxedSlot::Choice>& choices, Random& random)
 
 Result<RelaxedSlot> relax_slot(const SlotProblem& problem, Mappings mappings) {
   RelaxedSlot slot;
-  choose_rings(problem, slot);
+  MOTLEY_TRY(choose_rings(problem, slot));
   slot.choices.resize(problem.jobs.size());
   for (std::size_t job = 0; job < problem.jobs.size(); ++job) {
     const int workers = slot.workers[job];
     if (workers == 0) continue;
     for (std::size_t i = 0; i < problem.topology.nodes.size(); ++i) {
-      const int devices = problem.topology.nodes[i].devices;
-      if (devices < (mappings == Mappings::kWhole ? workers : 1)) continue;
+      const int room = problem.topology.workers_on(static_cast<int>(i), problem.jobs[job].requests);
+      if (room < (mappings == Mappings::kWhole ? workers : 1)) continue;
       slot.choices[job].push_back({.placement = {{static_cast<int>(i), workers}}});
     }
   }
@@ -271,8 +336,8 @@ std::vector<Placement> round_what_fits(const SlotProblem& problem, const Relaxed
   std::vector<Placement> placements(slot.choices.size());
   for (const std::uint32_t job : permutation(static_cast<std::uint32_t>(placements.size()), random.next())) {
     Placement placement = drawn(slot.choices[job], random);
-    if (!capacity.fits(placement, problem.jobs[job].reserve)) continue;
-    capacity.take(placement, problem.jobs[job].reserve);
+    if (!capacity.fits(placement, problem.jobs[job].demand())) continue;
+    capacity.take(placement, problem.jobs[job].demand());
     placements[job] = std::move(placement);
   }
   return placements;

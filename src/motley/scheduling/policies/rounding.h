@@ -3,7 +3,8 @@
 // random.
 //
 // The relaxation (12) lets each part of a ring be spread over all nodes alike, whereupon no part of it has to go over
-// a link: only the number of all devices is binding, and its optimum gives devices where one more has most utility.
+// a link: only what all nodes have together is binding, and where that is devices alone, its optimum gives them where
+// one more has most utility.
 //
 // The second one, which Rost and Schmid made so that it can be taken apart (IFIP Networking 2018, arXiv 1803.03622),
 // is, whatever its variables, a choice of probabilities for the valid mappings of each ring under which expected loads

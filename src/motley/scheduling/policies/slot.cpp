@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <queue>
 
@@ -37,6 +38,15 @@ class Solver {
   Solver(const SlotProblem& problem, const SlotOptions& options) : problem_(problem), options_(options) {
     for (int type = 0; type < problem.topology.type_count(); ++type) types_.push_back(make_size(type));
     prices_.assign(types_.size(), 1);
+    const ClusterTopology& topology = problem.topology;
+    for (int i = 0; i < static_cast<int>(topology.resources.size()); ++i) totals_.push_back(topology.total(i));
+    for (const SlotJob& one : problem.jobs) {
+      double weight = 1;
+      for (std::size_t i = 0; i < one.requests.size(); ++i) {
+        if (one.requests[i] > 0) weight = std::max(weight, topology.devices() * one.requests[i] / totals_[i]);
+      }
+      weights_.push_back(weight);
+    }
   }
 
   SlotAnswer solve() {
@@ -108,22 +118,41 @@ class Solver {
     return segments;
   }
 
-  // The relaxation is solved by taking the steepest segments first, the last one in part.
+  // One relaxation for devices and one for each resource that jobs request; what they want is that of the tightest.
   void find_bound() {
     std::vector<Segment> segments;
     for (const int number : everybody()) {
       std::ranges::move(compute_envelope(number, kAnyType), std::back_inserter(segments));
     }
-    std::ranges::stable_sort(segments, std::greater(), &Segment::slope);
-    wanted_.assign(problem_.jobs.size(), {});
-    int left = problem_.topology.devices();
-    for (const Segment& segment : segments) {
-      const int taken = std::min(left, segment.to - segment.from);
-      bound_ += taken * segment.slope;
-      left -= taken;
-      if (taken == segment.to - segment.from) wanted(segment.job) = {segment.to, kAnyType};
-      if (left == 0) break;
+    bound_ = std::numeric_limits<double>::infinity();
+    relax(segments, problem_.topology.devices(), [](const SlotJob&) { return 1.0; });
+    for (std::size_t i = 0; i < totals_.size(); ++i) {
+      relax(segments, totals_[i], [&](const SlotJob& one) { return one.requests.empty() ? 0 : one.requests[i]; });
     }
+  }
+
+  // Solved by taking the segments first that gain most for what they take, the last one in part. `take`: by a worker.
+  template <class Take>
+  void relax(std::vector<Segment> segments, double left, const Take& take) {
+    const auto gain = [&](const Segment& segment) {
+      const double each = take(job(segment.job));
+      return each > 0 ? segment.slope / each : std::numeric_limits<double>::infinity();
+    };
+    std::ranges::stable_sort(segments, std::greater(), gain);
+    std::vector<Wanted> wanted(problem_.jobs.size());
+    double bound = 0;
+    for (const Segment& segment : segments) {
+      const double each = take(job(segment.job));
+      const int more = segment.to - segment.from;
+      const double taken = each > 0 ? std::min<double>(more, left / each) : more;
+      bound += taken * segment.slope;
+      left -= taken * each;
+      if (taken >= more) wanted[index(segment.job)] = {segment.to, kAnyType};
+      if (left <= 0) break;
+    }
+    if (bound >= bound_) return;
+    bound_ = bound;
+    wanted_ = std::move(wanted);
   }
 
   // With heterogeneous devices the relaxation has a price for each type. At any prices no packing has more utility than
@@ -250,7 +279,9 @@ class Solver {
     }
   }
 
-  // What devices cost, in workers on the cheapest type.
+  // What a placement of a job costs, in workers on the cheapest type; where its workers request other resources, each
+  // counts as many devices as its dominant share is of them.
+  double cost(int number, const Placement& where) const { return weights_[index(number)] * cost(where); }
   double cost(const Placement& where) const {
     if (!is_typed_) return count_workers(where);
     const double least = kMinPrice * std::ranges::max(prices_);
@@ -266,8 +297,8 @@ class Solver {
 
   void put(int number, Placement where) {
     value_ -= utility(number, placement(number));
-    free_.release(placement(number), job(number).reserve);
-    free_.take(where, job(number).reserve);
+    free_.release(placement(number), job(number).demand());
+    free_.take(where, job(number).demand());
     value_ += utility(number, where);
     placement(number) = std::move(where);
   }
@@ -280,7 +311,7 @@ class Solver {
       if (workers == 0) continue;
       const SlotJob& one = job(number);
       if (!one.now.empty() && one.moving > 0 && workers == count_workers(one.now) &&
-          is_of_type(problem_.topology, one.now, type) && free_.fits(one.now, one.reserve)) {
+          is_of_type(problem_.topology, one.now, type) && free_.fits(one.now, one.demand())) {
         put(number, one.now);
       } else {
         order.push_back(number);
@@ -289,7 +320,7 @@ class Solver {
     std::ranges::stable_sort(order, std::greater(), [&](int number) { return wanted(number).workers; });
     for (const int number : order) {
       const auto [workers, type] = wanted(number);
-      Placement where = free_.find(workers, job(number).reserve, type);
+      Placement where = free_.find(workers, job(number).demand(), type);
       if (!where.empty() && utility(number, where) > 0) put(number, std::move(where));
     }
   }
@@ -307,31 +338,33 @@ class Solver {
     const SlotJob& one = job(number);
     const Placement before = placement(number);
     const int had = count_workers(before);
-    const double cost_before = cost(before);
+    const double cost_before = cost(number, before);
     const double utility_before = utility(number, before);
-    free_.release(before, one.reserve);
+    free_.release(before, one.demand());
     const Capacity::MostFree most_free = free_.find_most_free();
+    const double least_cost = weights_[index(number)];
     Gain best{0, number, {}};
     const auto consider = [&](Placement where) {
       if (where.empty()) return;
-      const double more = std::max(1.0, cost(where) - cost_before);
+      const double more = std::max(least_cost, cost(number, where) - cost_before);
       const double rate = (utility(number, where) - utility_before) / more;
       if (rate > best.rate * (1 + kSame)) best = {rate, number, std::move(where)};
     };
-    if (!one.now.empty() && free_.fits(one.now, one.reserve)) consider(one.now);
+    if (!one.now.empty() && free_.fits(one.now, one.demand())) consider(one.now);
     for (int type = first_type; type < end_of_types; ++type) {
       // On other devices than before it may do as well with fewer; fewer than it can run with do nothing.
       const int least = is_of_type(problem_.topology, before, type) ? std::max(one.min_workers, had) : one.min_workers;
       for (int workers = least; workers <= one.max_workers(); ++workers) {
         const int locality = workers <= most_free.on_node ? 0 : workers <= most_free.in_rack ? 1 : 2;  // at best
         const double most = one.value_on(type)[static_cast<std::size_t>(locality)][index(workers)];
-        if ((most - utility_before) / std::max(1.0, workers - cost_before) <= best.rate * (1 + kSame)) continue;
-        Placement where = free_.find(workers, one.reserve, type);
+        const double more = std::max(least_cost, least_cost * workers - cost_before);
+        if ((most - utility_before) / more <= best.rate * (1 + kSame)) continue;
+        Placement where = free_.find(workers, one.demand(), type);
         if (where.empty()) break;
         consider(std::move(where));
       }
     }
-    free_.take(before, one.reserve);
+    free_.take(before, one.demand());
     return best;
   }
 
@@ -383,7 +416,7 @@ class Solver {
           where = best_gain(number).where;
         } else if (way == 1) {
           const auto workers = 1 + static_cast<int>(random_.below(static_cast<std::uint64_t>(one.max_workers())));
-          where = free_.find(workers, one.reserve, type);
+          where = free_.find(workers, one.demand(), type);
         } else if (way == 3) {
           where = best_gain(number, type, type + 1).where;
         }
@@ -444,6 +477,8 @@ class Solver {
   std::vector<Wanted> wanted_;              // of each job: what the relaxation gives it, in whole segments
   std::vector<std::vector<Offer>> offers_;  // of each job, where types matter
   std::vector<double> prices_;              // of a device, by type, where types matter
+  std::vector<double> totals_;              // of each resource
+  std::vector<double> weights_;             // of each job: devices that a worker counts as
   // Whether types of devices matter to any job.
   const bool is_typed_ =
       std::ranges::any_of(problem_.jobs, [](const SlotJob& job) { return !job.type_values.empty(); });
@@ -480,8 +515,8 @@ std::vector<int> find_corners(std::span<const double> values) {
 bool fits(const SlotProblem& problem, const std::vector<Placement>& placements) {
   Capacity free(problem.topology);
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    if (!free.fits(placements[i], problem.jobs[i].reserve)) return false;
-    free.take(placements[i], problem.jobs[i].reserve);
+    if (!free.fits(placements[i], problem.jobs[i].demand())) return false;
+    free.take(placements[i], problem.jobs[i].demand());
   }
   return true;
 }

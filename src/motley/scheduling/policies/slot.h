@@ -27,8 +27,10 @@ struct SlotJob {
   // For a job that is not as fast on all devices, in place of `value`: by type of device, all of one size. Its workers
   // are all on devices of one type.
   std::vector<WorkerUtilities> type_values = {};
+  std::vector<double> requests = {};  // of each of the topology's resources, a worker; empty: nothing
 
   const WorkerUtilities& value_on(int type) const { return type_values.empty() ? value : type_values[index(type)]; }
+  Demand demand() const { return {reserve, requests}; }
   int max_workers() const { return static_cast<int>(value_on(0)[0].size()) - 1; }
   // Its devices are of a type from the first on and before the end; kAnyType is the only one where it may have any.
   int first_type() const { return type_values.empty() ? kAnyType : 0; }
@@ -52,7 +54,7 @@ double compute_value(const ClusterTopology& topology, const SlotJob& job, const 
 // The corners of the least concave function above the values of 0, 1, 2, ... workers, as far as it rises.
 std::vector<int> find_corners(std::span<const double> values);
 
-// Whether all placements together fit: devices, node uplinks and rack uplinks.
+// Whether all placements together fit: devices, other resources, node uplinks and rack uplinks.
 bool fits(const SlotProblem& problem, const std::vector<Placement>& placements);
 
 struct SlotOptions {
@@ -68,7 +70,8 @@ SlotProblem slot_problem(const State& state, std::span<const int> jobs, const Cl
                          Objective objective);
 
 // A packing that fits, always, and a bound. Deterministic. The bound is that of a relaxation: all devices of a type in
-// one place, and values replaced by their concave envelopes. The packing starts from the relaxation's numbers of
+// one place, and values replaced by their concave envelopes; where jobs request other resources, each resource alone is
+// one such relaxation, and the least of their bounds holds. The packing starts from the relaxation's numbers of
 // workers, largest first; then, until it is near enough to the bound, takes some neighbours out and packs them again.
 SlotAnswer solve_slot(const SlotProblem& problem, const SlotOptions& options = {});
 

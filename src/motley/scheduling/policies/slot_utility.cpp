@@ -39,6 +39,7 @@ class SlotUtility {
     const Job& job = state_.job(number);
     SlotJob one;
     one.reserve = job.reserve();
+    one.requests = job.requests;
     one.min_workers = job.min_workers();
     one.now = state_.placement(number);
     const double left = std::max(kMinSeconds, state_.left_seconds(number));

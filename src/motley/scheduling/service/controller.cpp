@@ -468,7 +468,7 @@ void Controller::decide(double now) {
     active.push_back(to_number(place));
     const Placement& target = progress_[place].placement;
     if (target.empty()) continue;
-    capacity.take(target, jobs_[place].reserve());
+    capacity.take(target, jobs_[place].demand());
     running.push_back(to_number(place));
   }
   std::ranges::sort(running);
@@ -577,8 +577,8 @@ void Controller::reconcile(double now) {
     const Placement& target = progress_[place].placement;
     Placement held = there;
     std::erase_if(held, [&](const Part& part) { return !is_available(index(part.node)); });
-    const bool has_room = free.fits(held, jobs_[place].reserve());
-    if (has_room) free.take(held, jobs_[place].reserve());
+    const bool has_room = free.fits(held, jobs_[place].demand());
+    if (has_room) free.take(held, jobs_[place].demand());
     if (one.state != JobState::kRunning || there == target) continue;
     if (!one.resizing.empty() && !target.empty()) continue;  // once it has answered
     const std::string why_not = target.empty() ? "it stops" : why_not_in_place(place);
@@ -595,17 +595,17 @@ void Controller::reconcile(double now) {
     JobRecord& one = record(live_[place].id);
     const Placement there = to_placement(one.nodes);
     const Placement& target = progress_[place].placement;
-    free.release(there, jobs_[place].reserve());
-    const bool has_room = free.fits(target, jobs_[place].reserve());
-    free.take(has_room ? target : there, jobs_[place].reserve());
+    free.release(there, jobs_[place].demand());
+    const bool has_room = free.fits(target, jobs_[place].demand());
+    free.take(has_room ? target : there, jobs_[place].demand());
     if (!has_room) continue;
     one.nodes = to_nodes(target);
     ask_to_resize(place, now);
   }
   for (const std::size_t place : waiting) {
     const Placement& target = progress_[place].placement;
-    if (!free.fits(target, jobs_[place].reserve())) continue;
-    free.take(target, jobs_[place].reserve());
+    if (!free.fits(target, jobs_[place].demand())) continue;
+    free.take(target, jobs_[place].demand());
     JobRecord& one = record(live_[place].id);
     one.state = JobState::kRunning;
     ++one.attempt;

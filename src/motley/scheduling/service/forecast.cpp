@@ -56,8 +56,8 @@ class AsAsked final : public Policy {
     Capacity capacity(*state.topology);
     for (const int job : state.arrived) {
       const Placement& target = standings_[index(job)].target;
-      if (target.empty() || !capacity.fits(target, state.job(job).reserve())) continue;
-      capacity.take(target, state.job(job).reserve());
+      if (target.empty() || !capacity.fits(target, state.job(job).demand())) continue;
+      capacity.take(target, state.job(job).demand());
       there.changes.push_back({job, target});
     }
     return there;

@@ -17,15 +17,15 @@ Decision take_over(const State& state, Decision decision, const std::function<do
   }
   Capacity capacity(*state.topology);
   for (const int number : state.active) {
-    if (!changing.contains(number)) capacity.take(state.placement(number), state.job(number).reserve());
+    if (!changing.contains(number)) capacity.take(state.placement(number), state.job(number).demand());
   }
   decision.changes.clear();
   for (Change& change : wanted) {
-    const double reserve = state.job(change.job).reserve();
+    const Demand demand = state.job(change.job).demand();
     const Placement& now = state.placement(change.job);
-    if (!capacity.fits(change.placement, reserve)) change.placement = now;
-    if (!capacity.fits(change.placement, reserve)) change.placement.clear();
-    capacity.take(change.placement, reserve);
+    if (!capacity.fits(change.placement, demand)) change.placement = now;
+    if (!capacity.fits(change.placement, demand)) change.placement.clear();
+    capacity.take(change.placement, demand);
     if (change.placement != now) decision.changes.push_back(std::move(change));
   }
   return decision;

@@ -19,10 +19,12 @@ bool has_room(const std::vector<double>& uplinks, int number, double reserve) {
   return reserve * (1 - kSlack) <= uplinks[index(number)];
 }
 
-Placement place_anywhere(const ClusterTopology& topology, const Occupancy& occupancy, int workers, int type) {
+Placement place_anywhere(const ClusterTopology& topology, const Occupancy& occupancy, int workers, int type,
+                         std::span<const double> requests) {
   Placement placement;
   for (int node = 0; node < static_cast<int>(topology.nodes.size()) && workers > 0; ++node) {
-    const int taken = topology.is_of_type(node, type) ? std::min(workers, occupancy.free_on(node)) : 0;
+    const int taken =
+        topology.is_of_type(node, type) ? std::min(workers, occupancy.workers_fitting(node, requests)) : 0;
     if (taken <= 0) continue;
     placement.push_back({node, taken});
     workers -= taken;
@@ -30,25 +32,30 @@ Placement place_anywhere(const ClusterTopology& topology, const Occupancy& occup
   return workers > 0 ? Placement() : placement;
 }
 
-Placement place_together(const ClusterTopology& topology, const Occupancy& occupancy, int workers, int type) {
-  const auto count_devices = [&](int node) { return topology.nodes[index(node)].devices; };
+Placement place_together(const ClusterTopology& topology, const Occupancy& occupancy, int workers, int type,
+                         std::span<const double> requests) {
+  const auto count_workers_on = [&](int node) { return topology.workers_on(node, requests); };
   Placement placement;
   std::vector<int> order;
+  int largest = 0;
   for (int node = 0; node < static_cast<int>(topology.nodes.size()); ++node) {
-    if (topology.is_of_type(node, type)) order.push_back(node);
+    if (!topology.is_of_type(node, type)) continue;
+    order.push_back(node);
+    largest = std::max(largest, count_workers_on(node));
   }
-  if (workers > topology.largest_node(type)) {
-    std::ranges::stable_sort(order, std::greater(), count_devices);
+  if (workers > largest) {
+    std::ranges::stable_sort(order, std::greater(), count_workers_on);
     for (const int node : order) {
-      const int size = count_devices(node);
-      if (size > workers || occupancy.free_on(node) < size) continue;
+      const int size = count_workers_on(node);
+      if (size == 0 || size > workers || occupancy.workers_fitting(node, requests) < size) continue;
       placement.push_back({node, size});
       workers -= size;
     }
   }
   if (workers > 0) {
     const auto fits = [&](int node) {
-      return occupancy.free_on(node) >= workers && std::ranges::find(placement, node, &Part::node) == placement.end();
+      return occupancy.workers_fitting(node, requests) >= workers &&
+             std::ranges::find(placement, node, &Part::node) == placement.end();
     };
     std::ranges::sort(order);
     const auto found = std::ranges::find_if(order, fits);
@@ -63,17 +70,26 @@ Placement place_together(const ClusterTopology& topology, const Occupancy& occup
 
 Occupancy::Occupancy(const ClusterTopology& topology) : free_(topology.devices()) {
   nodes_.reserve(topology.nodes.size());
-  for (const Node& node : topology.nodes) nodes_.push_back(node.devices);
+  for (const Node& node : topology.nodes) {
+    nodes_.push_back(node.devices);
+    if (!topology.resources.empty()) resources_.push_back(node.resources);
+  }
 }
 
-bool Occupancy::fits(const Placement& placement) const {
-  return std::ranges::all_of(placement, [&](const Part& part) { return part.workers <= free_on(part.node); });
+bool Occupancy::fits(const Placement& placement, std::span<const double> requests) const {
+  return std::ranges::all_of(placement,
+                             [&](const Part& part) { return part.workers <= workers_fitting(part.node, requests); });
 }
 
-void Occupancy::add(const Placement& placement, int times) {
+void Occupancy::add(const Placement& placement, std::span<const double> requests, int times) {
   for (const Part& part : placement) {
     nodes_[index(part.node)] += times * part.workers;
     free_ += times * part.workers;
+    if (resources_.empty()) continue;
+    std::vector<double>& left = resources_[index(part.node)];
+    for (std::size_t i = 0; i < std::min(left.size(), requests.size()); ++i) {
+      left[i] += times * part.workers * requests[i];
+    }
   }
 }
 
@@ -99,15 +115,18 @@ ClusterTopology Capacity::rest() const {
   for (int node = 0; node < static_cast<int>(topology.nodes.size()); ++node) {
     topology.nodes[index(node)].devices = free_on(node);
     topology.nodes[index(node)].uplink = node_uplinks_[index(node)];
+    const std::span<const double> left = occupancy_.resources_on(node);
+    topology.nodes[index(node)].resources.assign(left.begin(), left.end());
   }
   topology.rack_uplinks = rack_uplinks_;
   return topology;
 }
 
-bool Capacity::fits(const Placement& placement, double reserve) const {
-  const auto uplink_fits = [&](const Part& part) { return has_room(node_uplinks_, part.node, reserve); };
-  const auto rack_fits = [&](int rack) { return has_room(rack_uplinks_, rack, reserve); };
-  return occupancy_.fits(placement) && (placement.size() <= 1 || std::ranges::all_of(placement, uplink_fits)) &&
+bool Capacity::fits(const Placement& placement, const Demand& demand) const {
+  const auto uplink_fits = [&](const Part& part) { return has_room(node_uplinks_, part.node, demand.reserve); };
+  const auto rack_fits = [&](int rack) { return has_room(rack_uplinks_, rack, demand.reserve); };
+  return occupancy_.fits(placement, demand.requests) &&
+         (placement.size() <= 1 || std::ranges::all_of(placement, uplink_fits)) &&
          std::ranges::all_of(crossed_racks(placement), rack_fits);
 }
 
@@ -120,16 +139,16 @@ std::vector<int> Capacity::crossed_racks(const Placement& placement) const {
   return racks;
 }
 
-// Devices and bandwidth are given back (1) or taken (-1).
-void Capacity::add(const Placement& placement, double reserve, int times) {
+// What the placement takes is given back (1) or taken (-1).
+void Capacity::add(const Placement& placement, const Demand& demand, int times) {
   for (const Part& part : placement) std::erase(by_free_[index(free_on(part.node))], part.node);
-  occupancy_.add(placement, times);
+  occupancy_.add(placement, demand.requests, times);
   for (const Part& part : placement) {
     by_free_[index(free_on(part.node))].push_back(part.node);
     racks_[index(find_rack(part.node))].free[index(topology_->nodes[index(part.node)].type)] += times * part.workers;
-    if (placement.size() > 1) node_uplinks_[index(part.node)] += times * reserve;
+    if (placement.size() > 1) node_uplinks_[index(part.node)] += times * demand.reserve;
   }
-  for (const int rack : crossed_racks(placement)) rack_uplinks_[index(rack)] += times * reserve;
+  for (const int rack : crossed_racks(placement)) rack_uplinks_[index(rack)] += times * demand.reserve;
 }
 
 Capacity::MostFree Capacity::find_most_free() const {
@@ -141,20 +160,23 @@ Capacity::MostFree Capacity::find_most_free() const {
   return most;
 }
 
-Placement Capacity::find(int workers, double reserve, int type) const {
+Placement Capacity::find(int workers, const Demand& demand, int type) const {
   if (workers > occupancy_.free()) return {};
-  Placement found = on_one_node(workers, type);
-  if (found.empty()) found = in_one_rack(workers, reserve, type);
-  if (found.empty()) found = over_racks(workers, reserve, type);
+  Placement found = on_one_node(workers, demand, type);
+  if (found.empty()) found = in_one_rack(workers, demand, type);
+  if (found.empty()) found = over_racks(workers, demand, type);
   return found;
 }
 
-// The node where least is left over.
-Placement Capacity::on_one_node(int workers, int type) const {
+// The node where fewest devices are left over.
+Placement Capacity::on_one_node(int workers, const Demand& demand, int type) const {
   for (std::size_t free = index(workers); free < by_free_.size(); ++free) {
     int first = std::numeric_limits<int>::max();
     for (const int node : by_free_[free]) {
-      if (topology_->is_of_type(node, type)) first = std::min(first, node);
+      if (node < first && topology_->is_of_type(node, type) &&
+          occupancy_.workers_fitting(node, demand.requests) >= workers) {
+        first = node;
+      }
     }
     if (first < std::numeric_limits<int>::max()) return {{first, workers}};
   }
@@ -162,62 +184,65 @@ Placement Capacity::on_one_node(int workers, int type) const {
 }
 
 // Fills nodes, the emptiest first, and takes the rest from the one where least is left over: as few nodes as can
-// be. `nodes` are those whose uplinks have room.
-Placement Capacity::fill(std::vector<int> nodes, int workers) const {
-  std::ranges::sort(nodes, {}, [&](int node) { return std::pair(-free_on(node), node); });
+// be. `rooms` are of those whose uplinks have room.
+Placement Capacity::fill(std::vector<Part> rooms, int workers) {
+  std::ranges::sort(rooms, {}, [](const Part& room) { return std::pair(-room.workers, room.node); });
   Placement placement;
-  for (auto node = nodes.begin(); workers > 0 && node != nodes.end() && free_on(*node) > 0; ++node) {
-    if (free_on(*node) >= workers) {
-      const auto end = std::find_if(node, nodes.end(), [&](int other) { return free_on(other) < workers; });
-      placement.push_back({*(end - 1), workers});
+  for (auto room = rooms.begin(); workers > 0 && room != rooms.end(); ++room) {
+    if (room->workers >= workers) {
+      const auto end = std::find_if(room, rooms.end(), [&](const Part& other) { return other.workers < workers; });
+      placement.push_back({(end - 1)->node, workers});
       workers = 0;
       break;
     }
-    placement.push_back({*node, free_on(*node)});
-    workers -= free_on(*node);
+    placement.push_back({room->node, room->workers});
+    workers -= room->workers;
   }
   if (workers > 0) return {};
   std::ranges::sort(placement, {}, &Part::node);
   return placement;
 }
 
-std::vector<int> Capacity::usable(const Rack& rack, double reserve, int type) const {
-  std::vector<int> nodes;
+std::vector<Part> Capacity::usable(const Rack& rack, const Demand& demand, int type) const {
+  std::vector<Part> rooms;
   for (const int node : rack.nodes) {
-    if (free_on(node) > 0 && topology_->is_of_type(node, type) && has_room(node_uplinks_, node, reserve))
-      nodes.push_back(node);
+    if (free_on(node) == 0 || !topology_->is_of_type(node, type) || !has_room(node_uplinks_, node, demand.reserve)) {
+      continue;
+    }
+    if (const int workers = occupancy_.workers_fitting(node, demand.requests); workers > 0)
+      rooms.push_back({node, workers});
   }
-  return nodes;
+  return rooms;
 }
 
 // The rack that has room with the fewest devices left over.
-Placement Capacity::in_one_rack(int workers, double reserve, int type) const {
+Placement Capacity::in_one_rack(int workers, const Demand& demand, int type) const {
   RackQueue racks;
   for (int rack = 0; rack < topology_->racks; ++rack) {
     const int free = racks_[index(rack)].count_free(type);
     if (free >= workers) racks.emplace(free, rack);
   }
   for (; !racks.empty(); racks.pop()) {
-    Placement placement = fill(usable(racks_[index(racks.top().second)], reserve, type), workers);
+    Placement placement = fill(usable(racks_[index(racks.top().second)], demand, type), workers);
     if (!placement.empty()) return placement;
   }
   return {};
 }
 
 // Racks with most free devices first, so that the ring goes over few.
-Placement Capacity::over_racks(int workers, double reserve, int type) const {
+Placement Capacity::over_racks(int workers, const Demand& demand, int type) const {
   RackQueue racks;
   for (int rack = 0; rack < topology_->racks; ++rack) {
-    if (has_room(rack_uplinks_, rack, reserve)) racks.emplace(-racks_[index(rack)].count_free(type), rack);
+    if (has_room(rack_uplinks_, rack, demand.reserve)) racks.emplace(-racks_[index(rack)].count_free(type), rack);
   }
   Placement all;
   for (; !racks.empty(); racks.pop()) {
-    std::vector<int> nodes = usable(racks_[index(racks.top().second)], reserve, type);
-    const int there =
-        std::transform_reduce(nodes.begin(), nodes.end(), 0, std::plus<>(), [&](int node) { return free_on(node); });
+    std::vector<Part> rooms = usable(racks_[index(racks.top().second)], demand, type);
+    const int there = std::transform_reduce(rooms.begin(), rooms.end(), 0, std::plus<>(),
+                                            [](const Part& room) { return room.workers; });
     const int taken = std::min(workers, there);
     if (taken == 0) continue;
-    for (const Part& part : fill(std::move(nodes), taken)) all.push_back(part);
+    for (const Part& part : fill(std::move(rooms), taken)) all.push_back(part);
     workers -= taken;
     if (workers == 0) break;
   }
@@ -245,7 +270,7 @@ Placer::Placer(const ClusterTopology& topology, const Capacity& now, PlacementSt
 }
 
 bool Placer::fits(const Job& job, const Placement& placement) const {
-  return capacity_ ? capacity_->fits(placement, job.reserve()) : occupancy_->fits(placement);
+  return capacity_ ? capacity_->fits(placement, job.demand()) : occupancy_->fits(placement, job.requests);
 }
 
 Placement Placer::place(const Job& job, int workers, int type) const {
@@ -261,20 +286,20 @@ Placement Placer::place(const Job& job, int workers, int type) const {
   if (workers > free()) return {};
   switch (strategy_) {
     case PlacementStrategy::kAny:
-      return place_anywhere(*topology_, *occupancy_, workers, type);
+      return place_anywhere(*topology_, *occupancy_, workers, type, job.requests);
     case PlacementStrategy::kConsolidated:
-      return place_together(*topology_, *occupancy_, workers, type);
+      return place_together(*topology_, *occupancy_, workers, type, job.requests);
     case PlacementStrategy::kCompact:
       break;
   }
-  return capacity_->find(workers, job.reserve(), type);
+  return capacity_->find(workers, job.demand(), type);
 }
 
 void Placer::take(const Job& job, const Placement& placement) {
   if (capacity_) {
-    capacity_->take(placement, job.reserve());
+    capacity_->take(placement, job.demand());
   } else {
-    occupancy_->take(placement);
+    occupancy_->take(placement, job.requests);
   }
 }
 
@@ -289,7 +314,7 @@ std::vector<int> list_types(const Job& job) {
 
 int max_devices(const ClusterTopology& topology, const Job& job) {
   int most = 0;
-  for (const int type : list_types(job)) most = std::max(most, topology.devices(type));
+  for (const int type : list_types(job)) most = std::max(most, topology.workers(job.requests, type));
   return most;
 }
 

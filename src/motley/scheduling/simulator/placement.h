@@ -1,4 +1,5 @@
-// What of a cluster is free, devices and bandwidth of uplinks, and where there is room for a job's workers.
+// What of a cluster is free, devices, other resources and bandwidth of uplinks, and where there is room for a job's
+// workers.
 //
 // Racks are a tree: between two nodes there is one path. A ring goes through each node and each rack once, so that
 // it needs its bandwidth on a node's uplink exactly where it has some, but not all, of its workers on that node,
@@ -13,24 +14,33 @@
 
 namespace motley::scheduling {
 
-// Which devices are free.
+// Which devices are free, and how much of other resources. `requests`: of each resource, a worker (Demand).
 class Occupancy {
  public:
   explicit Occupancy(const ClusterTopology& topology);
 
   int free() const { return free_; }
   int free_on(int node) const { return nodes_[index(node)]; }
-  bool fits(const Placement& placement) const;
-  void take(const Placement& placement) { add(placement, -1); }  // may be more than there is, which fits tells before
-  void release(const Placement& placement) { add(placement, 1); }
-  void add(const Placement& placement, int times);
+  // Workers for which there is room.
+  int workers_fitting(int node, std::span<const double> requests) const {
+    return requests.empty() ? free_on(node) : limit_workers(free_on(node), requests, resources_on(node));
+  }
+  std::span<const double> resources_on(int node) const {
+    return resources_.empty() ? std::span<const double>() : resources_[index(node)];
+  }
+  bool fits(const Placement& placement, std::span<const double> requests = {}) const;
+  // May be more than there is, which fits tells before.
+  void take(const Placement& placement, std::span<const double> requests = {}) { add(placement, requests, -1); }
+  void release(const Placement& placement, std::span<const double> requests = {}) { add(placement, requests, 1); }
+  void add(const Placement& placement, std::span<const double> requests, int times);
 
  private:
   std::vector<int> nodes_;
+  std::vector<std::vector<double>> resources_;  // of each node; empty where the cluster has none
   int free_ = 0;
 };
 
-// Devices and uplinks.
+// Devices, other resources and uplinks.
 class Capacity {
  public:
   // All is free. The machines must outlive it.
@@ -39,10 +49,9 @@ class Capacity {
   const Occupancy& devices() const { return occupancy_; }
   // What is free, as a cluster of its own.
   ClusterTopology rest() const;
-  // `reserve`: bytes a second of each uplink that the ring goes over.
-  bool fits(const Placement& placement, double reserve) const;
-  void take(const Placement& placement, double reserve) { add(placement, reserve, -1); }  // which must have room
-  void release(const Placement& placement, double reserve) { add(placement, reserve, 1); }
+  bool fits(const Placement& placement, const Demand& demand) const;
+  void take(const Placement& placement, const Demand& demand) { add(placement, demand, -1); }  // which must have room
+  void release(const Placement& placement, const Demand& demand) { add(placement, demand, 1); }
 
   // Free devices of the node and of the rack that have most.
   struct MostFree {
@@ -53,7 +62,7 @@ class Capacity {
 
   // So many workers, on devices of this type, with the shortest reach that there is room for; on as few nodes as can
   // be, where least is left over. Empty where there is none.
-  Placement find(int workers, double reserve, int type = kAnyType) const;
+  Placement find(int workers, const Demand& demand, int type = kAnyType) const;
 
  private:
   struct Rack {
@@ -65,12 +74,13 @@ class Capacity {
   int free_on(int node) const { return occupancy_.free_on(node); }
   int find_rack(int node) const { return topology_->nodes[index(node)].rack; }
   std::vector<int> crossed_racks(const Placement& placement) const;
-  void add(const Placement& placement, double reserve, int times);
-  Placement on_one_node(int workers, int type) const;
-  Placement in_one_rack(int workers, double reserve, int type) const;
-  Placement over_racks(int workers, double reserve, int type) const;
-  std::vector<int> usable(const Rack& rack, double reserve, int type) const;
-  Placement fill(std::vector<int> nodes, int workers) const;
+  void add(const Placement& placement, const Demand& demand, int times);
+  Placement on_one_node(int workers, const Demand& demand, int type) const;
+  Placement in_one_rack(int workers, const Demand& demand, int type) const;
+  Placement over_racks(int workers, const Demand& demand, int type) const;
+  // Nodes with room, and for how many workers.
+  std::vector<Part> usable(const Rack& rack, const Demand& demand, int type) const;
+  static Placement fill(std::vector<Part> rooms, int workers);
 
   const ClusterTopology* topology_;
   Occupancy occupancy_;
@@ -112,7 +122,7 @@ class Placer {
 
 // The types of devices of which a job may have some; kAnyType alone where it may have any.
 std::vector<int> list_types(const Job& job);
-// The most devices that a job can have at a time, all of them free.
+// The most workers that a job can have at a time, with nobody else there.
 int max_devices(const ClusterTopology& topology, const Job& job);
 
 }  // namespace motley::scheduling

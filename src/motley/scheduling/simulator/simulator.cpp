@@ -253,7 +253,7 @@ class Replay {
     settle(number);
     Progress& one = progress(number);
     keep_run(number);
-    capacity_.release(one.placement, job(number).reserve());
+    capacity_.release(one.placement, job(number).demand());
     if (meets_others(number)) rings_.leave(number, one.placement);
     one.placement.clear();
     finishes_.forget(number);
@@ -268,7 +268,7 @@ class Replay {
       const int devices = topology_.nodes[index(node)].devices;
       available_.nodes[index(node)].devices = fails ? 0 : devices;
       if (!fails) {
-        capacity_.release({{node, devices}}, 0);
+        capacity_.release({{node, devices}}, {});
         continue;
       }
       for (const int number : running_) {
@@ -276,7 +276,7 @@ class Replay {
         if (std::ranges::find(where, node, &Part::node) != where.end()) MOTLEY_TRY(lose(number));
       }
       drop_stopped();
-      capacity_.take({{node, devices}}, 0);
+      capacity_.take({{node, devices}}, {});
     }
     return {};
   }
@@ -428,11 +428,11 @@ class Replay {
     const bool can_run = asked.type_speeds.empty() || (find_type(topology_, placement) != kAnyType &&
                                                        asked.speed_on(find_type(topology_, placement)) > 0);
     if (one.runs() || !can_run || workers < asked.min_workers() || workers > asked.max_workers() ||
-        !capacity_.fits(placement, asked.reserve())) {
+        !capacity_.fits(placement, asked.demand())) {
       return fail(ErrorCode::kInternal, "{} gives '{}' {} workers that it may not have, at {} s", policy_.name(),
                   asked.name, workers, now_);
     }
-    capacity_.take(placement, asked.reserve());
+    capacity_.take(placement, asked.demand());
     one.placement = std::move(placement);
     one.since = begins_[index(number)] = now_;
     saved_[index(number)] = one.done_seconds;
@@ -477,22 +477,40 @@ class Replay {
   Outcome outcome_;
 };
 
+Status check_can_run(const ClusterTopology& topology, const Job& job) {
+  if (!job.type_speeds.empty() && static_cast<int>(job.type_speeds.size()) != topology.type_count()) {
+    return fail(ErrorCode::kInvalidInput, "job '{}' has speeds for {} types of devices; accepted: for each of {}",
+                job.name, job.type_speeds.size(), topology.type_count());
+  }
+  if (!job.requests.empty() && job.requests.size() != topology.resources.size()) {
+    return fail(ErrorCode::kInvalidInput, "job '{}' requests {} resources; accepted: none, or each of {}", job.name,
+                job.requests.size(), topology.resources.size());
+  }
+  const int most = max_devices(topology, job);
+  if (job.workers <= most) return {};
+  if (job.requests.empty() || job.workers > topology.devices()) {
+    return fail(ErrorCode::kInvalidInput, "job '{}' asks for {} and can never run; there are {}{}", job.name,
+                format_count(job.workers, "device"), most, job.type_speeds.empty() ? "" : " of a type on which it can");
+  }
+  std::vector<std::string> requests;
+  for (std::size_t i = 0; i < job.requests.size(); ++i) {
+    if (job.requests[i] > 0) requests.push_back(fmt::format("{} of {}", job.requests[i], topology.resources[i]));
+  }
+  return fail(ErrorCode::kInvalidInput,
+              "job '{}' asks for {} with {} each and can never run; the nodes have room for {}", job.name,
+              format_count(job.workers, "worker"), fmt::join(requests, " and "), most);
+}
+
 }  // namespace
 
 Result<Outcome> simulate(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
                          const SimulationOptions& options) {
-  for (const Job& job : jobs) {
-    if (!job.type_speeds.empty() && static_cast<int>(job.type_speeds.size()) != topology.type_count()) {
-      return fail(ErrorCode::kInvalidInput, "job '{}' has speeds for {} types of devices; accepted: for each of {}",
-                  job.name, job.type_speeds.size(), topology.type_count());
-    }
-    const int devices = max_devices(topology, job);
-    if (job.workers > devices) {
-      return fail(ErrorCode::kInvalidInput, "job '{}' asks for {} and can never run; there are {}{}", job.name,
-                  format_count(job.workers, "device"), devices,
-                  job.type_speeds.empty() ? "" : " of a type on which it can");
-    }
+  for (const Node& node : topology.nodes) {
+    if (node.resources.size() == topology.resources.size()) continue;
+    return fail(ErrorCode::kInvalidInput, "node '{}' has {} resources; accepted: all {} of the cluster", node.name,
+                node.resources.size(), topology.resources.size());
   }
+  for (const Job& job : jobs) MOTLEY_TRY(check_can_run(topology, job));
   return Replay(jobs, topology, policy, options).run();
 }
 

@@ -2,9 +2,20 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <string_view>
 
 namespace motley::scheduling {
+
+int limit_workers(int workers, std::span<const double> requests, std::span<const double> available) {
+  constexpr double kSlack = 1e-9;  // relative: amounts that rounding may feign to be missing
+  for (std::size_t i = 0; i < requests.size() && i < available.size(); ++i) {
+    if (requests[i] <= 0) continue;
+    const double most = std::floor(available[i] / requests[i] * (1 + kSlack) + kSlack);
+    workers = std::min(workers, static_cast<int>(std::clamp<double>(most, 0, workers)));
+  }
+  return workers;
+}
 
 int ClusterTopology::devices(int type) const {
   int devices = 0;
@@ -36,6 +47,34 @@ int ClusterTopology::type_named(const std::string& name) {
   const auto place = static_cast<int>(known - types.begin());
   if (known == types.end()) types.push_back(name);
   return place;
+}
+
+int ClusterTopology::resource_named(const std::string& name) const {
+  const auto found = std::ranges::find(resources, name);
+  return found == resources.end() ? -1 : static_cast<int>(found - resources.begin());
+}
+
+void ClusterTopology::add_resource(const std::string& name, double of_each_node) {
+  resources.push_back(name);
+  for (Node& node : nodes) node.resources.push_back(of_each_node);
+}
+
+double ClusterTopology::total(int resource) const {
+  double sum = 0;
+  for (const Node& node : nodes) sum += node.devices == 0 ? 0 : node.resources[index(resource)];
+  return sum;
+}
+
+int ClusterTopology::workers_on(int node, std::span<const double> requests) const {
+  return limit_workers(nodes[index(node)].devices, requests, nodes[index(node)].resources);
+}
+
+int ClusterTopology::workers(std::span<const double> requests, int type) const {
+  int workers = 0;
+  for (int node = 0; node < static_cast<int>(nodes.size()); ++node) {
+    if (is_of_type(node, type)) workers += workers_on(node, requests);
+  }
+  return workers;
 }
 
 double ClusterTopology::rack_uplink(int rack) const {

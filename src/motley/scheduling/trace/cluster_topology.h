@@ -1,8 +1,10 @@
-// Where jobs run: nodes with devices, each in a rack. All devices of a node are of one type.
+// Where jobs run: nodes with devices, each in a rack. All devices of a node are of one type. A node may have other
+// resources beside devices, such as CPUs and memory, of which each worker of a job takes what the job requests.
 #pragma once
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,9 +23,12 @@ struct Node {
   int rack = 0;
   double uplink = std::numeric_limits<double>::infinity();  // bytes a second to its rack's switch, each way
   int type = 0;                                             // of its devices: a place in ClusterTopology::types
+  std::vector<double> resources = {};  // how much of each of ClusterTopology::resources; infinite: no limit
 };
 
 inline constexpr int kAnyType = -1;
+inline constexpr const char* kCpus = "cpus";      // names of resources: CPUs that a node has
+inline constexpr const char* kMemory = "memory";  // bytes of a node's
 
 // How fast gradients travel, where nothing is reserved for them. Rings that leave their nodes slow each other down
 // where they meet: the model of SJF-BCO (Yu, Ji, Rajan, Liu, MobiHoc 2022). Without limits here, speed depends on no
@@ -42,7 +47,8 @@ struct ClusterTopology {
   int racks = 1;
   std::vector<double> rack_uplinks = {};  // bytes a second to the other racks, each way; empty: no limit
   Network network = {};
-  std::vector<std::string> types = {};  // names of types of devices; empty: all are alike
+  std::vector<std::string> types = {};      // names of types of devices; empty: all are alike
+  std::vector<std::string> resources = {};  // names of what nodes have beside devices, in units of their own
 
   int devices(int type = kAnyType) const;       // of all nodes of this type
   int largest_node(int type = kAnyType) const;  // its devices
@@ -51,8 +57,18 @@ struct ClusterTopology {
   std::string type_name(const Node& node) const;  // empty where all are alike
   int type_named(const std::string& name);        // its place among the types, to which it is added where it is new
   bool is_of_type(int node, int type) const { return type == kAnyType || nodes[index(node)].type == type; }
+  int resource_named(const std::string& name) const;  // its place among the resources; -1 where there is none
+  void add_resource(const std::string& name, double of_each_node);
+  double total(int resource) const;  // of all nodes that have devices
+  // Workers that have room on a node with nobody else, where each requests so much of each resource besides its device.
+  int workers_on(int node, std::span<const double> requests) const;
+  int workers(std::span<const double> requests, int type = kAnyType) const;  // likewise, on all nodes of this type
   double rack_uplink(int rack) const;
 };
+
+// For how many of so many workers there is enough, where each requests so much of each resource and so much is
+// available; for all of them where either is empty.
+int limit_workers(int workers, std::span<const double> requests, std::span<const double> available);
 
 // All devices in one place, as schedulers count them that know no nodes.
 ClusterTopology pool(int devices);

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -106,6 +107,12 @@ struct Elastic {
   double speedup_with(int workers_now) const;  // where it is declared
 };
 
+// What the placement of a job takes beside its devices.
+struct Demand {
+  double reserve = 0;                     // bytes a second of each uplink that its ring goes over
+  std::span<const double> requests = {};  // of each of ClusterTopology::resources, a worker; empty: nothing
+};
+
 struct Job {
   std::string name;
   double arrival = 0;   // seconds from the trace's begin
@@ -120,6 +127,8 @@ struct Job {
   // its times hold; 0: it cannot run there. Then all its workers have devices of one type at a time. Empty: it is as
   // fast on all, and may be on several.
   std::vector<double> type_speeds = {};
+  // Of each of ClusterTopology::resources: how much each of its workers takes beside its device. Empty: nothing.
+  std::vector<double> requests = {};
 
   // On the fastest, where no type is given.
   double speed_on(int type) const {
@@ -129,6 +138,8 @@ struct Job {
   int min_workers() const { return elastic ? elastic->min_workers : workers; }
   int max_workers() const { return elastic ? elastic->max_workers : workers; }
   double reserve() const { return elastic ? elastic->reserve : 0; }
+  // Holds while the job does.
+  Demand demand() const { return {reserve(), requests}; }
   double device_seconds() const { return duration * workers; }
   // What it has done after so many seconds of its duration.
   double iterations_after(double seconds) const {

@@ -201,6 +201,18 @@ constexpr OptionalColumn kOptionalColumns[] = {
      [](Job& job, double value) { job.deadline = value; }},
 };
 
+// What a worker requests of a node's resource beside its device.
+struct RequestColumn {
+  std::string_view name;
+  std::string_view resource;
+  double upper;
+  std::string_view accepted;
+};
+constexpr RequestColumn kRequestColumns[] = {
+    {"cpus_per_worker", kCpus, 1e6, "a number from 0 to 1e6"},
+    {"memory_bytes_per_worker", kMemory, 1e15, "bytes from 0 to 1e15"},
+};
+
 constexpr std::string_view kSpeed = "speed_";  // and a type
 constexpr std::string_view kProfile = "profile";
 constexpr RenamedKey kRenamedColumns[] = {
@@ -209,6 +221,7 @@ constexpr RenamedKey kRenamedColumns[] = {
 bool is_optional(std::string_view column) {
   return column == kProfile ||
          std::ranges::find(kOptionalColumns, column, &OptionalColumn::name) != std::end(kOptionalColumns) ||
+         std::ranges::find(kRequestColumns, column, &RequestColumn::name) != std::end(kRequestColumns) ||
          (column.starts_with(kSpeed) && column.size() > kSpeed.size());
 }
 
@@ -227,6 +240,7 @@ tl::unexpected<Error> refuse_header(const std::string& file, const Cells& header
   std::vector<std::string_view> headers, more;
   for (const Columns& known : kFormats) headers.push_back(known.header);
   for (const OptionalColumn& column : kOptionalColumns) more.push_back(column.name);
+  for (const RequestColumn& column : kRequestColumns) more.push_back(column.name);
   std::vector<RenamedKey> renamed;
   for (const RenamedKey& column : kRenamedColumns) {
     if (std::ranges::find(header, column.before) != header.end()) renamed.push_back(column);
@@ -250,6 +264,21 @@ Status read_optional(const Row& row, Job& job) {
     if (job.elastic && (job.elastic->min_workers > job.workers || job.elastic->max_workers < job.workers)) {
       return row.refuse(column.name, column.accepted);
     }
+  }
+  return {};
+}
+
+Status read_requests(const Row& row, const std::vector<std::string>& resources, Job& job) {
+  for (const RequestColumn& column : kRequestColumns) {
+    if (!row.has(column.name)) continue;
+    MOTLEY_ASSIGN(const double value, row.number(column.name, 0, column.upper, column.accepted));
+    if (value == 0) continue;
+    const auto place = static_cast<std::size_t>(std::ranges::find(resources, column.resource) - resources.begin());
+    if (place == resources.size()) {
+      return row.refuse(column.name, fmt::format("0, or with what each node has (--node-{})", column.resource));
+    }
+    job.requests.resize(resources.size());
+    job.requests[place] = value;
   }
   return {};
 }
@@ -334,6 +363,7 @@ Result<std::vector<Job>> parse_table(std::string_view text, const std::string& n
     MOTLEY_ASSIGN(job.duration, read_duration(*row, *format));
     MOTLEY_ASSIGN(job.workers, row->workers(format->workers));
     MOTLEY_TRY(read_optional(*row, job));
+    MOTLEY_TRY(read_requests(*row, options.resources, job));
     MOTLEY_TRY(read_profile(*row, options, profiles, job));
     MOTLEY_TRY(read_speeds(header, *row, options.types, job));
     const auto [first, is_new] = known.emplace(job.name, row->line);
@@ -468,12 +498,16 @@ Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const Tra
   return parse_trace(text, file.string(), options);
 }
 
-std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::string>& types) {
+std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::string>& types,
+                         const std::vector<std::string>& resources) {
   const bool has_speeds = std::ranges::any_of(jobs, [](const Job& job) { return !job.type_speeds.empty(); });
   std::string text = std::string(kOurs.header) +
                      ",min_workers,max_workers,compute_seconds,gradient_bytes,restart_cost_seconds,deadline_seconds";
   const bool has_costs = std::ranges::any_of(jobs, [](const Job& job) { return job.device_hour_cost > 0; });
   if (has_costs) text += ",device_hour_cost";
+  for (const std::string& resource : resources) {
+    text += fmt::format(",{}", std::ranges::find(kRequestColumns, resource, &RequestColumn::resource)->name);
+  }
   for (std::size_t type = 0; has_speeds && type < types.size(); ++type)
     text += fmt::format(",{}{}", kSpeed, types[type]);
   text += '\n';
@@ -484,6 +518,9 @@ std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::st
                         elastic.min_workers, elastic.max_workers, elastic.compute_seconds, elastic.gradient_bytes,
                         elastic.restart_cost_seconds, job.deadline);
     if (has_costs) text += fmt::format(",{}", job.device_hour_cost);
+    for (std::size_t i = 0; i < resources.size(); ++i) {
+      text += fmt::format(",{}", job.requests.empty() ? 0 : job.requests[i]);
+    }
     for (std::size_t type = 0; has_speeds && type < types.size(); ++type) {
       text += fmt::format(",{}", job.speed_on(static_cast<int>(type)));
     }

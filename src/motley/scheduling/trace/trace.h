@@ -45,6 +45,8 @@ struct TraceOptions {
   // Types of the devices there are (ClusterTopology::types). Where there are several, jobs of traces that say so are
   // not as fast on all.
   std::vector<std::string> types = {};
+  // What nodes have beside devices (ClusterTopology::resources); a job may request no other.
+  std::vector<std::string> resources = {};
   // Reads the profiles that a trace names; none: it may name none.
   std::function<Result<ProfiledJob>(const std::filesystem::path&)> read_profile = {};
 };
@@ -57,7 +59,8 @@ struct TraceOptions {
 Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const TraceOptions& options = {});
 Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name, const TraceOptions& options = {});
 
-// Our format; with speeds by these types of devices where jobs have them.
-std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::string>& types = {});
+// Our format; with speeds by these types of devices where jobs have them, and what they request of these resources.
+std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::string>& types = {},
+                         const std::vector<std::string>& resources = {});
 
 }  // namespace motley::scheduling

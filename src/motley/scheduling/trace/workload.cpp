@@ -79,6 +79,30 @@ Setting gadget_setting(int nodes, int jobs, std::uint64_t seed, int slots) {
   return setting;
 }
 
+Setting gadget_contended_setting(int nodes, int jobs, std::uint64_t seed, int slots) {
+  constexpr double kMoreWork = 50;
+  Setting setting = gadget_setting(nodes, jobs, seed, slots);
+  Draw draw(mix({seed, 1}));
+  ClusterTopology& topology = setting.topology;
+  topology.rack_uplinks.assign(index(topology.racks), 200 * kGigabit);
+  topology.network.intra_node_bandwidth = 100 * kGigabit;  // PCIe 3.0 with 16 lanes
+  topology.resources = {kCpus, kMemory};
+  for (Node& node : topology.nodes) {
+    node.uplink = 10 * kGigabit;
+    node.resources = {8.0 * node.devices, 64e9 * node.devices};
+  }
+  for (Job& job : setting.jobs) {
+    Elastic& elastic = *job.elastic;
+    elastic.compute_seconds *= kMoreWork;
+    elastic.gradient_bytes = draw.between(0.2, 2) * elastic.compute_seconds * elastic.reserve / 2;
+    job.requests = {static_cast<double>(draw.whole(2, 14)), draw.between(16, 112) * 1e9};
+    elastic.max_workers = std::min(elastic.max_workers, std::max(1, topology.workers(job.requests)));
+    job.workers = std::min(job.workers, elastic.max_workers);
+    job.duration = job.iterations * iteration_seconds(elastic, topology.network, {job.workers}) / job.workers;
+  }
+  return setting;
+}
+
 Setting sjf_bco_setting(int nodes, std::uint64_t seed) {
   constexpr std::pair<int, int> kSizes[] = {{80, 1}, {14, 2}, {26, 4}, {30, 8}, {8, 16}, {2, 32}};  // jobs, workers
   constexpr double kBetween = 1.25e9;  // bytes a second, 10 Gb/s
@@ -153,7 +177,7 @@ Result<Setting> gavel_setting(const Throughputs& throughputs, int jobs, double p
 Result<std::optional<Setting>> setting_named(const std::string& name, std::uint64_t seed,
                                              const Throughputs* throughputs) {
   const std::string kind = name.substr(0, name.find(':'));
-  const bool is_known = kind == "gadget" || kind == "sjf-bco" || kind == "gavel";
+  const bool is_known = kind == "gadget" || kind == "gadget-contended" || kind == "sjf-bco" || kind == "gavel";
   if (!is_known || kind.size() == name.size()) return std::nullopt;
   std::vector<double> numbers;  // 0: none that is accepted
   std::istringstream words(name.substr(kind.size() + 1));
@@ -167,11 +191,14 @@ Result<std::optional<Setting>> setting_named(const std::string& name, std::uint6
   }
   if (numbers.size() != (kind == "sjf-bco" ? 1U : 2U) || std::ranges::count(numbers, 0) > 0) {
     return fail(ErrorCode::kInvalidInput,
-                "TRACE: '{}'; accepted: gadget:NODES:JOBS, sjf-bco:NODES or gavel:JOBS:JOBS_PER_HOUR, such as "
-                "gadget:50:100, or a file",
+                "TRACE: '{}'; accepted: gadget:NODES:JOBS, gadget-contended:NODES:JOBS, sjf-bco:NODES or "
+                "gavel:JOBS:JOBS_PER_HOUR, such as gadget:50:100, or a file",
                 name);
   }
-  if (kind == "gadget") return gadget_setting(static_cast<int>(numbers[0]), static_cast<int>(numbers[1]), seed);
+  if (kind.starts_with("gadget")) {
+    const auto make = kind == "gadget" ? gadget_setting : gadget_contended_setting;
+    return make(static_cast<int>(numbers[0]), static_cast<int>(numbers[1]), seed, 200);
+  }
   if (kind == "sjf-bco") return sjf_bco_setting(static_cast<int>(numbers[0]), seed);
   if (throughputs == nullptr) {
     return fail(ErrorCode::kInvalidInput, "TRACE: '{}'; accepted: with a table of throughputs (--throughputs)", name);

@@ -29,6 +29,18 @@ struct Setting {
 // gives any number of workers, give a job one from 1 to its most. All stop once they have done their iterations.
 Setting gadget_setting(int nodes, int jobs, std::uint64_t seed, int slots = 200);
 
+// The same jobs and nodes where jobs compete; with the printed ranges 100 jobs together ask for a twentieth of what
+// there is.
+// - Work: a slot does a fiftieth of the iterations, so that 40 jobs ask for about all device-seconds that there are,
+// and
+//   100 for two and a half times as many.
+// - Links: a ring's gradients take 0.2 to 2 times as long as its computation over the bandwidth that it reserves, as
+//   ResNet-50's to VGG-16's do at some Gb/s, and nodes have uplinks of 10 Gb/s in racks of 200 Gb/s, the least of the
+//   printed ranges, so that a node's uplink has room for a few rings.
+// - Resources, of which the paper has a formula and no figures: 8 CPUs and 64 GB a device, of which a worker takes 2 to
+//   14 and 16 to 112.
+Setting gadget_contended_setting(int nodes, int jobs, std::uint64_t seed, int slots = 200);
+
 // SJF-BCO (Yu, Ji, Rajan, Liu, MobiHoc 2022, section 7): 160 jobs that are all there at the begin, with Philly's sizes
 // of 1 to 32 devices, 1,000 to 6,000 iterations of 0.01 to 0.05 slots each, on nodes of 4, 8, 16 or 32 devices.
 // Contention and overhead stay within 15 % of a job's time. A slot is a second here.
@@ -41,8 +53,8 @@ Setting sjf_bco_setting(int nodes, std::uint64_t seed);
 // "v100", "p100" and "k80".
 Result<Setting> gavel_setting(const Throughputs& throughputs, int jobs, double per_hour, std::uint64_t seed);
 
-// By name: "gadget:50:100" (nodes, jobs), "sjf-bco:20" (nodes) and "gavel:400:1.5" (jobs, jobs an hour; with a
-// table of throughputs). Nothing for what begins otherwise. Errors: kInvalidInput.
+// By name: "gadget:50:100" and "gadget-contended:50:100" (nodes, jobs), "sjf-bco:20" (nodes) and "gavel:400:1.5" (jobs,
+// jobs an hour; with a table of throughputs). Nothing for what begins otherwise. Errors: kInvalidInput.
 Result<std::optional<Setting>> setting_named(const std::string& name, std::uint64_t seed,
                                              const Throughputs* throughputs);
 
