@@ -194,8 +194,7 @@ Priced cheapest(const ClusterTopology& topology, const SlotJob& job, int workers
     in_rack.push_back(share_out(nodes.size(), workers, [&](std::size_t taker, int own) {
       const auto node = index(nodes[taker]);
       if (own > topology.workers_on(nodes[taker], job.requests)) return kNever;
-      return own * prices.of_worker(topology, job, node) +
-             normalise(topology.nodes[node].uplink, job.reserve) * prices.uplinks[node];
+      return own * prices.of_worker(topology, job, node) + job.reserve * prices.uplinks[node];
     }));
   }
   Priced best;
@@ -209,8 +208,7 @@ Priced cheapest(const ClusterTopology& topology, const SlotJob& job, int workers
   }
   const Sharing over_racks = share_out(racks.size(), workers, [&](std::size_t rack, int own) {
     if (topology.rack_uplink(static_cast<int>(rack)) < job.reserve) return kNever;
-    const double share = normalise(topology.rack_uplink(static_cast<int>(rack)), job.reserve);
-    return in_rack[rack].cost[index(own)] + share * prices.rack_uplinks[rack];
+    return in_rack[rack].cost[index(own)] + job.reserve * prices.rack_uplinks[rack];
   });
   if (over_racks.cost[index(workers)] < best.cost) {
     best = {{}, over_racks.cost[index(workers)]};
@@ -242,25 +240,23 @@ Result<Prices> solve(const SlotProblem& problem, RelaxedSlot& slot) {
           const double share = normalise(topology.nodes[index(part.node)].resources[r], requests[r]);
           if (share > 0) resources[index(part.node)][r].emplace_back(variable, part.workers * share);
         }
-        const double uplink = normalise(topology.nodes[index(part.node)].uplink, reserve);
-        if (is_spread && uplink > 0) uplinks[index(part.node)].emplace_back(variable, uplink);
+        if (is_spread && reserve > 0) uplinks[index(part.node)].emplace_back(variable, reserve);
         crosses[index(topology.nodes[index(part.node)].rack)] = true;
       }
       if (reserve == 0 || std::ranges::count(crosses, true) < 2) continue;
       for (std::size_t rack = 0; rack < crosses.size(); ++rack) {
-        const double uplink = normalise(topology.rack_uplink(static_cast<int>(rack)), reserve);
-        if (crosses[rack] && uplink > 0) rack_uplinks[rack].emplace_back(variable, uplink);
+        if (crosses[rack]) rack_uplinks[rack].emplace_back(variable, reserve);
       }
     }
   }
   for (const Program::Terms& terms : rings) program.add_limit(terms, -Program::kUnlimited, 1);
   for (std::size_t i = 0; i < nodes; ++i) {
     program.add_limit(devices[i], -Program::kUnlimited, topology.nodes[i].devices);
-    program.add_limit(uplinks[i], -Program::kUnlimited, 1);
+    program.add_limit(uplinks[i], -Program::kUnlimited, topology.nodes[i].uplink);
     for (const Program::Terms& terms : resources[i]) program.add_limit(terms, -Program::kUnlimited, 1);
   }
   for (int rack = 0; rack < topology.racks; ++rack) {
-    program.add_limit(rack_uplinks[index(rack)], -Program::kUnlimited, 1);
+    program.add_limit(rack_uplinks[index(rack)], -Program::kUnlimited, topology.rack_uplink(rack));
   }
   MOTLEY_ASSIGN(const Program::Answer answer, program.maximise());
   slot.optimum = answer.objective;
@@ -317,6 +313,8 @@ Result<RelaxedSlot> relax_slot(const SlotProblem& problem, Mappings mappings) {
       Priced one = cheapest(problem.topology, problem.jobs[job], workers, prices);
       const double utility = problem.jobs[job].value[0][index(workers)];
       if (utility - one.cost <= prices.rings[job] + kTiny * std::max(1.0, utility)) continue;
+      const auto& known = slot.choices[job];  // one that is there is better by rounding alone
+      if (std::ranges::find(known, one.placement, &RelaxedSlot::Choice::placement) != known.end()) continue;
       slot.choices[job].push_back({.placement = std::move(one.placement)});
       is_better = true;
     }
