@@ -110,7 +110,7 @@ class Job:
             with contextlib.suppress(OSError):
                 here = pathlib.Path(f"/proc/{process}")
                 if (f"\nPPid:\t{self.process.pid}\n" in (here / "status").read_text()
-                        and f"MOTLEY_RANK={rank}".encode() in (here / "environ").read_bytes().split(b"\0")):
+                        and (here / "comm").read_text() == f"motley rank {rank}\n"):
                     os.kill(process, number)
                     return
         raise NotRecovered(f"rank {rank} has no process")

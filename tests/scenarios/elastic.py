@@ -1,5 +1,6 @@
 """Workers of an elastic job are lost while it runs: the others go on, and the result is that of one worker."""
 
+import contextlib
 import json
 import os
 import random
@@ -188,7 +189,22 @@ class Elastic(ElasticRun):
 
     def test_who_comes_too_late_is_missed_by_nobody(self):
         self.train("one", *self.double, "--workers", 1)
-        self.lose("run", "--elastic", "1:4", "--replacements", 3, victims=[1], step=15)
+        faults = self.folder / "faults"
+        faults.mkdir()
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.004] * 4), "--elastic", "1:4", "--replacements", 3,
+                             environment={"MOTLEY_FAULTS": str(faults)})
+        self.wait_for_step("run", 2)
+        (faults / "1.starting").write_text("stop")  # of the one that comes
+        self.wait_for_step("run", 16)
+        os.kill(self.worker_processes(process.pid)[1], signal.SIGKILL)
+        self.wait_for_step("run", 20)
+        while process.poll() is None:  # the newcomer has stopped, or will
+            for newcomer in self.worker_processes(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(newcomer, signal.SIGCONT)
+            time.sleep(0.02)
+        output = process.communicate()[0]
+        self.assertEqual(process.returncode, 0, output)
         self.assert_as_one_worker("run")
         self.assertIn("rank 1 came too late", (self.folder / "run/logs/rank-1.log").read_text())
 

@@ -42,13 +42,20 @@ def relative_difference(one, other):
     return worst
 
 
+def name_of_fork(entry):
+    """The words of a process's name where it is a fork of its launcher: ["motley", "rank", "3"] or ["motley", "server"]."""
+    words = (entry / "comm").read_text().split()
+    return words if words[:1] == ["motley"] and len(words) > 1 else []
+
+
 def children(process, mark):
-    """Process ids of a process's children whose command line holds the mark."""
+    """Process ids of a process's children whose command line holds the mark; of forks, whose name does."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and f"\nPPid:\t{process}\n" in (entry / "status").read_text():
-                if mark.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                words = name_of_fork(entry) or (entry / "cmdline").read_text().split("\0")
+                if mark in words:
                     found.append(int(entry.name))
         except OSError:
             continue
@@ -179,9 +186,9 @@ class Scenario(unittest.TestCase):
         for entry in pathlib.Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and f"\nPPid:\t{launcher}\n" in (entry / "status").read_text():
-                    environment = (entry / "environ").read_bytes().split(b"\0")
-                    rank = [e for e in environment if e.startswith(b"MOTLEY_RANK=")]
-                    found[int(rank[0].split(b"=")[1])] = int(entry.name)
+                    environment = (entry / "environ").read_text().split("\0")
+                    rank = [e.split("=")[1] for e in environment if e.startswith("MOTLEY_RANK=")] or name_of_fork(entry)[2:]
+                    found[int(rank[0])] = int(entry.name)
             except (OSError, IndexError):
                 continue
         return [found[rank] for rank in sorted(found)]

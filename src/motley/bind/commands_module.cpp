@@ -16,7 +16,7 @@ void add_commands(py::module_& module) {
   module.def(
       "set_own_program",
       [](std::vector<std::string> command, std::filesystem::path folder) {
-        set_own_program({.command = std::move(command), .folder = std::move(folder)});
+        set_own_program({.command = std::move(command), .folder = std::move(folder), .run = {}});
       },
       py::arg("command"), py::arg("folder"));
   module.def(

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "motley/base/os/file.h"
+#include "motley/base/os/process.h"
 #include "motley/train/records/worker_count.h"
 
 namespace motley::train {
@@ -25,7 +26,7 @@ class LauncherTest : public ::testing::Test {
   Status launch(const std::string& script, std::optional<Deadline> deadline = std::nullopt, int min_workers = 0,
                 int replacements = 0) const {
     LaunchOptions options;
-    options.program = {"/bin/bash"};
+    options.program.command = {"/bin/bash"};
     options.worker_arguments = {"-c", script};
     options.workers = 2;
     options.quiet = true;
@@ -42,6 +43,31 @@ TEST_F(LauncherTest, AllThatEndWell) {
   const Status status = launch("echo I am $MOTLEY_RANK of $MOTLEY_SIZE");
   EXPECT_TRUE(status) << status.error().message;
   EXPECT_EQ(read_file(run_->log_file(1)).value_or(""), "I am 1 of 2\n");
+}
+
+TEST_F(LauncherTest, WorkersAreForksWhereTheyMayBe) {
+  LaunchOptions options;
+  options.program.command = {"/bin/echo"};
+  options.program.run = [](int count, const char* const* words) {
+    std::printf("%d words for rank %s\n", count, std::getenv("MOTLEY_RANK"));
+    return std::string(words[1]) == "hello" ? 0 : 1;
+  };
+  options.worker_arguments = {"hello"};
+  options.workers = 2;
+  options.quiet = true;
+  Status status = launch_workers(options, *run_);
+  EXPECT_TRUE(status) << status.error().message;
+  EXPECT_EQ(read_file(run_->log_file(1)).value_or(""), "hello\n") << "it must not fork where nobody says that it may";
+
+  if (!can_fork()) GTEST_SKIP() << "this process has several threads";
+  options.may_fork = true;
+  status = launch_workers(options, *run_);
+  EXPECT_TRUE(status) << status.error().message;
+  EXPECT_EQ(read_file(run_->log_file(1)).value_or(""), "hello\n2 words for rank 1\n");
+  options.worker_arguments = {"go"};
+  status = launch_workers(options, *run_);
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().message, HasSubstr("ended with status 1"));
 }
 
 TEST_F(LauncherTest, TheRankThatWasKilledBeforeWhatOthersSayOfIt) {
@@ -112,7 +138,7 @@ TEST_F(LauncherTest, StartsAndSendsAwayWorkersAsItIsAsked) {
   const std::string folder = run_->folder().string();
   ASSERT_TRUE(write_file(folder + "/workers", "2 of another start\n"));
   LaunchOptions options;
-  options.program = {"/bin/bash"};
+  options.program.command = {"/bin/bash"};
   options.worker_arguments = {"-c", fmt::format(R"(
 cd {}
 ask() {{ echo "$1" > request; mv request workers; }}
@@ -174,7 +200,7 @@ cp workers.json shrunk
 TEST_F(LauncherTest, AJobThatIsNotElasticSaysSo) {
   const std::string folder = run_->folder().string();
   LaunchOptions options;
-  options.program = {"/bin/bash"};
+  options.program.command = {"/bin/bash"};
   options.worker_arguments = {"-c", fmt::format("cd {}; printf '\\0031\\n'; echo 2 > request; mv request workers; "
                                                 "until grep -q 'not elastic' workers.json; do sleep 0.02; done",
                                                 folder)};
@@ -201,8 +227,10 @@ TEST_F(LauncherTest, AStartThatFailsLeavesSignalsAndDescriptorsAsTheyWere) {
   const auto signals = blocked();
   const auto descriptors = open_descriptors();
   for (const auto& server_arguments : {std::vector<std::string>(), std::vector<std::string>{"server"}}) {
-    const Status status =
-        launch_workers({.program = {"/nowhere/motley"}, .server_arguments = server_arguments, .quiet = true}, *run_);
+    const Status status = launch_workers({.program = {.command = {"/nowhere/motley"}, .folder = {}, .run = {}},
+                                          .server_arguments = server_arguments,
+                                          .quiet = true},
+                                         *run_);
     ASSERT_FALSE(status);
     EXPECT_THAT(status.error().message, HasSubstr("'/nowhere/motley'"));
     EXPECT_EQ(blocked(), signals);

@@ -198,6 +198,21 @@ TEST(EmulationWatch, RefusesAMachineThatIsTooBusy) {
   }
 }
 
+TEST(EmulationWatch, DoesNotJudgeANewcomerByItsFirstStep) {
+  const Report good = {.compute = 1, .total = 1, .cpu = 0.1, .target = 1};
+  const Report away = {.compute = 0, .total = 1, .cpu = 0, .target = -1};
+  const Report cold = {.compute = 1, .total = 1, .cpu = 1.5, .target = 1};
+  for (const int cold_steps : {1, 2}) {
+    EmulationWatch watch({"one", "two"}, 64, true);
+    Status last;
+    for (int step = 1; step <= 20; ++step) {
+      const Report& second = step + cold_steps <= 20 ? away : cold;
+      last = watch.check({.number = step, .plan = {}}, std::vector{good, second});
+    }
+    EXPECT_EQ(last.has_value(), cold_steps == 1) << cold_steps;
+  }
+}
+
 nlohmann::json read_line(const std::filesystem::path& folder) {
   return nlohmann::json::parse(*read_file(folder / "metrics.jsonl"));
 }

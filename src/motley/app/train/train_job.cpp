@@ -373,9 +373,11 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
     view.print(fmt::format("run: {}", run.folder().string()));
     // Where the scheduler that runs this asks for another number of workers, or else whoever has the run's folder.
     const char* attempt = std::getenv("MOTLEY_ATTEMPT_FOLDER");
-    MOTLEY_TRY(train::launch_job(
-        job, run, resume,
-        {.count_folder = attempt != nullptr ? fs::path(attempt) : run.folder(), .quiet = request.quiet}));
+    const bool has_measured = plans || open;  // with autograd, in this process
+    MOTLEY_TRY(train::launch_job(job, run, resume,
+                                 {.may_fork = !has_measured && job.execution.device == "cpu",
+                                  .count_folder = attempt != nullptr ? fs::path(attempt) : run.folder(),
+                                  .quiet = request.quiet}));
     // The worker that was to write it may have been lost when all was done.
     const bool lacks_summary = !job.execution.elastic.empty() && !fs::exists(run.summary_file());
     if (lacks_summary) MOTLEY_TRY(train::write_summary(run, job));

@@ -8,7 +8,7 @@ namespace {
 OwnProgram find_this_file() {
   std::error_code ignored;
   const std::filesystem::path file = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  return {.command = {file.string()}, .folder = file.parent_path()};
+  return {.command = {file.string()}, .folder = file.parent_path(), .run = {}};
 }
 
 OwnProgram& known() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,9 @@ namespace motley {
 struct OwnProgram {
   std::vector<std::string> command;  // a file, and words that come before the arguments
   std::filesystem::path folder;      // where the other programs of the same build or installation are
+  // What the program calls with its words (main's arguments): a fork of this process that calls it is the program too,
+  // without the time that loading takes. Empty: a fork is not.
+  std::function<int(int, const char* const*)> run;
 };
 
 const OwnProgram& own_program();

@@ -1,16 +1,22 @@
-// posix_spawn, and a pipe for what is printed.
+// posix_spawn, fork, and a pipe for what is printed.
 #include "motley/base/os/process.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <utility>
 
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
@@ -25,6 +31,46 @@ std::vector<char*> to_pointers(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
   pointers.push_back(nullptr);
   return pointers;
+}
+
+// The descriptors that exec would have closed.
+void close_private_descriptors() {
+  std::vector<int> open;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
+    open.push_back(std::atoi(entry.path().filename().c_str()));
+  }
+  for (const int descriptor : open) {
+    const int flags = ::fcntl(descriptor, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) != 0) ::close(descriptor);
+  }
+}
+
+// As exec leaves them: ignored ones stay so. The handlers of a process's own faults are the sanitizers'.
+void reset_signals() {
+  for (int number = 1; number < NSIG; ++number) {
+    if (number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL || number == SIGABRT) continue;
+    struct sigaction action{};
+    const bool is_known = ::sigaction(number, nullptr, &action) == 0;
+    if (is_known && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// In the copy: what spawn asks posix_spawn for.
+bool become(const Program& program) {
+  if (program.group == Program::Group::kOwn) ::setpgid(0, 0);
+  if (program.group == Program::Group::kOwnSession) ::setsid();
+  reset_signals();
+  const int input = program.input >= 0 ? program.input : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  for (const auto& [from, to] : {std::pair(input, STDIN_FILENO), std::pair(program.output, STDOUT_FILENO),
+                                 std::pair(program.errors, STDERR_FILENO)}) {
+    if (from >= 0 && ::dup2(from, to) < 0) return false;
+  }
+  close_private_descriptors();
+  return input >= 0;
 }
 
 }  // namespace
@@ -71,6 +117,34 @@ Result<pid_t> spawn(const Program& program) {
   if (problem == 0) return process;
   return fail(problem == ENOENT || problem == E2BIG ? ErrorCode::kInvalidInput : ErrorCode::kUnavailable,
               "cannot start '{}': {}", program.words.front(), std::strerror(problem));
+}
+
+bool can_fork() {
+  std::error_code problem;
+  const std::filesystem::directory_iterator threads("/proc/self/task", problem);
+  return !problem && std::distance(begin(threads), end(threads)) == 1;
+}
+
+Result<pid_t> fork_into(const Program& program, const std::function<int(int, const char* const*)>& run,
+                        const std::string& name) {
+  std::fflush(nullptr);
+  const pid_t process = ::fork();
+  if (process < 0) {
+    return fail(ErrorCode::kUnavailable, "cannot start '{}': {}", program.words.front(), errno_text());
+  }
+  if (process > 0) {
+    if (program.group == Program::Group::kOwn) ::setpgid(process, process);  // before anyone signals the group
+    return process;
+  }
+  if (!become(program)) ::_exit(127);
+  ::prctl(PR_SET_NAME, name.c_str());
+  static std::vector<std::string> environment;  // which environ points into from here on
+  static std::vector<char*> variables;
+  environment = program.environment;
+  variables = to_pointers(environment);
+  environ = variables.data();
+  const std::vector<std::string> words = program.words;
+  std::exit(run(static_cast<int>(words.size()), to_pointers(words).data()));
 }
 
 int exit_code(int status) {

@@ -1,8 +1,10 @@
-// Other programs: started so that they inherit nothing by accident, or run to their end for what they print.
+// Other programs, and copies of this process: started so that they inherit nothing by accident, or run to their end for
+// what they print.
 #pragma once
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,16 @@ struct Program {
 // which is the caller's to wait for. Errors: kInvalidInput where there is no such program or its arguments are
 // too long, else kUnavailable.
 Result<pid_t> spawn(const Program& program);
+
+// Starts a copy of this process (fork) that has the program's environment, descriptors and group as spawn would give
+// them, no handlers of signals and none blocked, calls `run` with the program's words, and exits with what that
+// returns; `name` (at most 15 characters) is what `ps -o comm` shows. What this process has loaded and initialised need
+// not be so again; what it has written and not flushed is flushed here. Only where can_fork(). Errors: kUnavailable.
+Result<pid_t> fork_into(const Program& program, const std::function<int(int, const char* const*)>& run,
+                        const std::string& name);
+
+// Whether a copy of this process would work: it has one thread, as locks that others hold are never released in it.
+bool can_fork();
 
 // Of a status that waitpid gave: the exit code, or 128 + the signal that ended the process.
 int exit_code(int status);

@@ -98,7 +98,7 @@ Result<Job> prepare_job(Job job) {
 
 Status launch_job(const Job& job, const RunDirectory& run, bool resume, LaunchOptions options) {
   MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
-  options.program = own_program().command;
+  options.program = own_program();
   MOTLEY_ASSIGN(const ResolvedJob resolved, resolve_job(job, true));
   options.workers = static_cast<int>(job.execution.workers);
   options.max_workers = static_cast<int>(resolved.cluster.workers.size());

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -13,7 +12,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -22,6 +20,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/process.h"
 #include "motley/base/os/terminal.h"
 #include "motley/base/text.h"
 #include "motley/train/checkpoint/checkpoint.h"
@@ -94,60 +93,34 @@ struct Child {
   double last_seen = monotonic_seconds();  // not stopped
 };
 
-// The environment of this process with these variables in place of any of their names that were there.
-std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
-  std::vector<std::string> environment = variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::string name = text.substr(0, text.find('=') + 1);
-    const auto is_own = [&](const std::string& own) { return own.starts_with(name); };
-    if (std::ranges::none_of(variables, is_own)) environment.push_back(text);
-  }
-  return environment;
-}
-
 std::string launcher_variable() {
   return fmt::format("MOTLEY_LAUNCHER={}", ::getpid());
 }
 
-Status start_process(Child& child, std::vector<std::string> command, const std::vector<std::string>& arguments,
-                     const std::filesystem::path& log, const std::vector<std::string>& environment,
-                     const sigset_t& former_mask) {
+Status start_process(Child& child, const LaunchOptions& options, const std::vector<std::string>& arguments,
+                     const std::filesystem::path& log, const std::vector<std::string>& variables) {
   child.log.open(log, std::ios::app);
   if (!child.log) return fail(ErrorCode::kIo, "cannot open '{}': {}", log.string(), errno_text());
   int pipe_ends[2];
   if (::pipe2(pipe_ends, O_CLOEXEC) != 0) {
     return fail(ErrorCode::kIo, "cannot make a pipe for {}: {}", child.name(), errno_text());
   }
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDERR_FILENO);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   // A process group of its own, so that Ctrl-C reaches the launcher alone, which passes it on once.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setsigmask(&attributes, &former_mask);
-
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  const auto pointers = [](const std::vector<std::string>& texts) {
-    std::vector<char*> list;
-    for (const std::string& text : texts) list.push_back(const_cast<char*>(text.c_str()));
-    list.push_back(nullptr);
-    return list;
-  };
-  const int problem = ::posix_spawn(&child.process, command[0].c_str(), &actions, &attributes, pointers(command).data(),
-                                    pointers(environment).data());
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
+  Program program = {.words = options.program.command,
+                     .environment = environment_with(variables),
+                     .output = pipe_ends[1],
+                     .errors = pipe_ends[1],
+                     .group = Program::Group::kOwn};
+  program.words.insert(program.words.end(), arguments.begin(), arguments.end());
+  const bool forks = options.may_fork && options.program.run && can_fork();
+  const std::string name = child.rank < 0 ? "motley server" : fmt::format("motley rank {}", child.rank);
+  const Result<pid_t> started = forks ? fork_into(program, options.program.run, name) : spawn(program);
   ::close(pipe_ends[1]);
-  if (problem != 0) {
+  if (!started) {
     ::close(pipe_ends[0]);
-    child.process = -1;
-    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", child.name(), command[0], std::strerror(problem));
+    return fail(ErrorCode::kIo, "{}: {}", child.name(), started.error().message);
   }
+  child.process = *started;
   child.output = pipe_ends[0];
   ::fcntl(child.output, F_SETFL, O_NONBLOCK);
   return {};
@@ -234,7 +207,6 @@ class Signals {
   }
 
   int descriptor() const { return descriptor_; }
-  const sigset_t& former_mask() const { return former_mask_; }
 
   // How often a stop was asked for since the last call.
   int take_stops() const {
@@ -311,8 +283,7 @@ class Launch final : LaunchedProcesses {
                                        fmt::format("MOTLEY_SIZE={}", std::max(options_.workers, options_.max_workers)),
                                        "MOTLEY_PROGRESS=marked"});
     if (is_newcomer) variables.emplace_back("MOTLEY_NEWCOMER=1");
-    const Status started = start_process(worker, options_.program, options_.worker_arguments, run_.log_file(rank),
-                                         environment_with(variables), signals_.former_mask());
+    const Status started = start_process(worker, options_, options_.worker_arguments, run_.log_file(rank), variables);
     if (started) return worker.process;
     workers_.pop_back();
     return fail(started.error());
@@ -322,8 +293,7 @@ class Launch final : LaunchedProcesses {
 
   Status start_server() override {
     server_.emplace(-1, false);
-    return start_process(*server_, options_.program, server_arguments_, server_log(), server_environment_,
-                         signals_.former_mask());
+    return start_process(*server_, options_, server_arguments_, server_log(), server_variables_);
   }
 
   void say(const std::string& text) override {
@@ -342,7 +312,7 @@ class Launch final : LaunchedProcesses {
     std::filesystem::remove(address_file, ignored);
     server_arguments_ = options_.server_arguments;
     server_arguments_.insert(server_arguments_.end(), {"--address-file", address_file.string()});
-    server_environment_ = environment_with({launcher_variable(), token});
+    server_variables_ = {launcher_variable(), token};
     MOTLEY_TRY(start_server());
     MOTLEY_ASSIGN(const std::string address, wait_for_address(address_file));
     *std::next(std::ranges::find(server_arguments_, "--listen")) = address;  // as for another one in its place
@@ -448,7 +418,7 @@ class Launch final : LaunchedProcesses {
   const Signals signals_{!options_.stop};  // restored after the processes below have gone
   ProgressLine progress_;
   std::optional<Child> server_;
-  std::vector<std::string> server_arguments_, server_environment_;
+  std::vector<std::string> server_arguments_, server_variables_;
   std::deque<Child> workers_;  // in the order of their starts
   LaunchState state_{options_, *this};
   WorkerCount told_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/own_program.h"
 #include "motley/base/result.h"
 #include "motley/train/job/run_directory.h"
 #include "motley/train/launch/launch_state.h"
@@ -17,7 +18,10 @@
 namespace motley::train {
 
 struct LaunchOptions : LaunchRules {
-  std::vector<std::string> program;           // what starts each worker
+  OwnProgram program;  // what starts each worker
+  // Whether forks of this process may do so, where it has one thread: it has used nothing of PyTorch that a fork cannot
+  // use again, such as autograd or an accelerator.
+  bool may_fork = false;
   std::vector<std::string> worker_arguments;  // after the words of the program
   std::vector<std::string> server_arguments;  // of a parameter server to start first; none: no server
   // Where their number is asked for and told (motley/train/records/worker_count.h); empty: nowhere.

@@ -74,10 +74,19 @@ void EmulatedTiming::after_backward() {
 }
 
 EmulationWatch::EmulationWatch(std::vector<std::string> names, int cores, bool may_refuse)
-    : names_(std::move(names)), cores_(cores), may_refuse_(may_refuse), lateness_(names_.size()) {}
+    : names_(std::move(names)),
+      cores_(cores),
+      may_refuse_(may_refuse),
+      lateness_(names_.size()),
+      was_there_(names_.size()) {}
 
 Status EmulationWatch::check(const Step& step, std::span<const Report> reports) {
+  std::vector<bool> is_cold(
+      reports.size());  // in a first step, in which a process touches everything for the first time
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    const bool is_there = reports[rank].target >= 0;
+    is_cold[rank] = is_there && !was_there_[rank];
+    was_there_[rank] = is_there;
     const double took = (reports[rank].compute - reports[rank].waited) / reports[rank].target;
     if (reports[rank].target > 0) {
       lateness_[rank].steps += 1;
@@ -93,6 +102,7 @@ Status EmulationWatch::check(const Step& step, std::span<const Report> reports) 
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     cluster::WorkerLoad& load = loads_[rank];
     load.name = fmt::format("rank {} ({})", rank, names_[rank]);
+    if (is_cold[rank]) continue;
     load.cpu_seconds += reports[rank].cpu / kSteps;
     if (reports[rank].target >= 0 && may_refuse_) {
       load.emulated_seconds = load.emulated_seconds.value_or(0) + reports[rank].target / kSteps;

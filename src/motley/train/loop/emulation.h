@@ -77,6 +77,7 @@ class EmulationWatch {
   int cores_;
   bool may_refuse_;
   std::vector<Lateness> lateness_;  // by rank
+  std::vector<bool> was_there_;     // by rank: in the last step
   // Of the steps since the last check.
   std::vector<cluster::WorkerLoad> loads_;
   std::int64_t steps_ = 0;

@@ -7,6 +7,7 @@
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/injected_fault.h"
 #include "motley/base/os/memory.h"
 #include "motley/base/units.h"
 #include "motley/net/derived_session.h"
@@ -474,6 +475,7 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
     return fail(ErrorCode::kInvalidInput, "--join: the job is not elastic; accepted with elastic: MIN:MAX");
   }
   start_logging(job.log_level, role.rank);
+  inject_fault(role.rank, "starting");
   if (role.launcher == "motley") {
     MOTLEY_TRY(follow_launcher(kLauncherHasEnded));
   }
