@@ -59,9 +59,7 @@ def is_enabled() -> bool:
 
 def describe() -> str:
     """Such a device in words, with what it was enabled with."""
-    is_slowed = any(key in _options for key in ("flops", "memory_bandwidth", "kernel_overhead"))
-    options = ", ".join(option.strip() for option in _options.split(","))
-    return f"an emulated accelerator{'' if is_slowed else ' as fast as the CPU'}{f': {options}' if options else ''}"
+    return _motley.describe_emulated_accelerator(_options)
 
 
 @contextmanager

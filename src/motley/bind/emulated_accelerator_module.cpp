@@ -19,6 +19,7 @@ void add_emulated_accelerator(py::module_& module) {
         return nn::emulated::runtime().options().devices;
       },
       py::arg("options"));
+  module.def("describe_emulated_accelerator", &nn::emulated::describe, py::arg("options"));
   module.def(
       "collect_emulated_violations", [](bool on) { nn::emulated::runtime().collect_violations(on); }, py::arg("on"));
   module.def("take_emulated_violations", [] { return nn::emulated::runtime().take_violations(); });

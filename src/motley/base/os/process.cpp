@@ -42,7 +42,7 @@ void close_private_descriptors() {
   }
   for (const int descriptor : open) {
     const int flags = ::fcntl(descriptor, F_GETFD);
-    if (flags >= 0 && (flags & FD_CLOEXEC) != 0) ::close(descriptor);
+    if (flags >= 0 && (flags & FD_CLOEXEC) != 0 && descriptor > STDERR_FILENO) ::close(descriptor);
   }
 }
 

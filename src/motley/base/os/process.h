@@ -33,8 +33,9 @@ Result<pid_t> spawn(const Program& program);
 
 // Starts a copy of this process (fork) that has the program's environment, descriptors and group as spawn would give
 // them, no handlers of signals and none blocked, calls `run` with the program's words, and exits with what that
-// returns; `name` (at most 15 characters) is what `ps -o comm` shows. What this process has loaded and initialised need
-// not be so again; what it has written and not flushed is flushed here. Only where can_fork(). Errors: kUnavailable.
+// returns; `name` (cut after 15 characters) is what `ps -o comm` shows. What this process has loaded and initialised
+// need not be so again; what it has written and not flushed is flushed here. Only where can_fork(). Errors:
+// kUnavailable.
 Result<pid_t> fork_into(const Program& program, const std::function<int(int, const char* const*)>& run,
                         const std::string& name);
 

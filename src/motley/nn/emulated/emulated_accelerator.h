@@ -24,8 +24,10 @@ Status enable();
 bool is_enabled();
 // Whether the variable is there: whoever asks for any accelerator means this one, too.
 bool is_asked_for();
-// Such a device in words, with what MOTLEY_EMULATED says of it.
-std::string describe();
+// What the variable says; empty where it is not there.
+std::string given_options();
+// In words: a device that was enabled with such options, in the variable's form.
+std::string describe(const std::string& options);
 
 // Of the device that was enabled.
 Runtime& runtime();

@@ -320,9 +320,12 @@ bool is_asked_for() {
   return std::getenv("MOTLEY_EMULATED") != nullptr;
 }
 
-std::string describe() {
-  const char* const given = std::getenv("MOTLEY_EMULATED");
-  const std::string text = given == nullptr ? "" : given;
+std::string given_options() {
+  const char* const text = std::getenv("MOTLEY_EMULATED");
+  return text == nullptr ? "" : text;
+}
+
+std::string describe(const std::string& text) {
   const Options options = Options::parse(text).value_or(Options());
   const bool is_slowed =
       options.flops_per_second > 0 || options.memory_bytes_per_second > 0 || options.kernel_seconds > 0;
@@ -368,8 +371,7 @@ Status enable(const Options& options) {
 
 Status enable() {
   if (is_enabled()) return {};
-  const char* const text = std::getenv("MOTLEY_EMULATED");
-  MOTLEY_ASSIGN(const Options options, Options::parse(text == nullptr ? "" : text));
+  MOTLEY_ASSIGN(const Options options, Options::parse(given_options()));
   return enable(options);
 }
 

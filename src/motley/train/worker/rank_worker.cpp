@@ -280,7 +280,7 @@ Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
       .done_seconds = before.seconds,
       .plan = layout_ ? &layout_->plan() : nullptr,
       .device = device == "auto" ? c10::DeviceTypeName(replica_->network.device.type(), /*lower_case=*/true) : device,
-      .emulated_accelerator = nn::emulated::describe()};
+      .emulated_accelerator = nn::emulated::describe(nn::emulated::given_options())};
   if (layout_) {
     std::vector<std::string> by_stage;
     for (const planning::Stage& stage : layout_->plan().stages) {
