@@ -74,6 +74,21 @@ class Accelerators(Devices):
         self.train("half", "--optimizer.name", "adam", "--steps", 8, "--resume")
         self.assert_equal_runs("whole", "half")
 
+    def test_a_server_takes_clipped_steps_again(self):
+        flags = ("--workers", 2, "--batch-split.mode", "fixed", "--batch-split.fixed", "36,24", "--optimizer.name", "adam", "--steps", 12)
+        served = ("--device", "emulated", "--gradient-sync.method", "parameter-server")
+        said = "max_grad_norm: the server takes each step at once, and again"
+        for norm in ("1e-3", "0.5", "1e6"):  # all steps, some, none
+            with self.subTest(norm):
+                self.assertNotIn(said, self.train(f"cpu-{norm}", *flags, "--max-grad-norm", norm))
+                self.assertIn(said, self.train(f"served-{norm}", *flags, *served, "--max-grad-norm", norm, environment=DEVICES))
+                self.assert_equal_runs(f"cpu-{norm}", f"served-{norm}")
+        self.assertNotEqual(self.losses("cpu-1e-3"), self.losses("cpu-0.5"))
+        self.assertNotEqual(self.losses("cpu-0.5"), self.losses("cpu-1e6"))
+        self.train("served-0.5", *flags[:-1], 16, *served, "--max-grad-norm", "0.5", "--resume", environment=DEVICES)
+        self.train("cpu-0.5", *flags[:-1], 16, "--max-grad-norm", "0.5", "--resume")
+        self.assert_equal_runs("cpu-0.5", "served-0.5")
+
     def test_profiles_measure_accelerators_beside_cpus(self):
         output = self.folder / "profile.json"
         done = subprocess.run([BINARY, "profile", self.job, "--output", output, "--cluster", self.cluster(["cpu", "emulated"]),

@@ -46,6 +46,15 @@ class ServerOptimizer {
   // prepare().
   virtual std::optional<int> lost_server() = 0;
   virtual std::vector<int> server_cores() const = 0;
+  // Whether updates can be taken back (ServerOptions::reversible); after prepare(), the same on all ranks. Then
+  // weights(bucket) are elsewhere after each update, and those of the one before stay as they were.
+  virtual bool is_reversible() const = 0;
+  // Where they can, after the bucket's wait(): the sum of the squares of its gradient, as the last update had it; the
+  // same on all ranks.
+  virtual double squares(int bucket) const = 0;
+  // Where they can, after wait() for all buckets: the last update counts for nothing. The next start() of each makes it
+  // again, of gradients that are as they were, times this factor; the same on all ranks.
+  virtual void take_back(double factor) = 0;
   // The servers keep what they have, for those who go on; nothing is called after it but weights().
   virtual void hand_over() = 0;
   // Asynchronous, of all buckets started from now on: what the weights of all ranks add up to in a step, and whether

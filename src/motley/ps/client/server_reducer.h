@@ -47,15 +47,9 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   void begin_step(double total_weight, bool together) override;
   // All memory that weights() are in, in one piece; after prepare().
   std::span<std::byte> weight_memory() const;
-  // Whether updates can be taken back (ServerOptions::reversible), after prepare(). Then weights(bucket) are elsewhere
-  // after each update, and those of the one before stay as they were.
-  bool is_reversible() const { return options_.reversible && in_memory() && updates_weights(); }
-  // Where they can, after the bucket's wait(): the sum of the squares of its gradient, as the last update had it; the
-  // same on all ranks.
-  double squares(int bucket) const;
-  // Where they can, after wait() for all buckets: the last update counts for nothing. The next start() of each makes it
-  // again, of gradients that are as they were, times this factor; the same on all ranks.
-  void take_back(double factor) { redo_factor_ = factor; }
+  bool is_reversible() const override { return options_.reversible && in_memory() && updates_weights(); }
+  double squares(int bucket) const override;
+  void take_back(double factor) override { redo_factor_ = factor; }
   Status load(const ServerState& state, const Deadline& deadline) override;
   Result<ServerState> save(const Deadline& deadline) override;
 

@@ -8,9 +8,6 @@
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::train {
-namespace {
-
-// The rule by which a server does what the job's optimizer does.
 kernels::UpdateOptions make_update_options(const OptimizerSpec& optimizer) {
   using kernels::UpdateRule;
   const double momentum = optimizer.name == "sgd" ? optimizer.momentum : 0;
@@ -27,8 +24,6 @@ kernels::UpdateOptions make_update_options(const OptimizerSpec& optimizer) {
           .beta2 = optimizer.betas[1],
           .epsilon = optimizer.epsilon};
 }
-
-}  // namespace
 
 collective::WireType parse_wire_type(const std::string& name) {
   return name == "bfloat16"  ? collective::WireType::kBfloat16
@@ -49,7 +44,7 @@ ps::ServerOptions make_server_options(const Job& job) {
   options.wire = parse_wire_type(keys.comm_dtype);
   options.top_k = keys.top_k;
   options.chunk_bytes = static_cast<std::size_t>(keys.chunk_size);
-  // Clipping needs the whole gradient before any weight changes: the workers do it, and the servers only add up.
+  // Clipping needs the norm of the whole gradient before any weight changes: the workers do it.
   if (job.max_grad_norm == 0) options.update = make_update_options(job.optimizer);
   const auto staleness = static_cast<std::uint32_t>(keys.staleness);
   if (keys.consistency == "async") {

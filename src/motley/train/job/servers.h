@@ -13,8 +13,11 @@ namespace motley::train {
 // The variable in which a launcher tells its workers where the server is that it started for them.
 inline constexpr const char* kServersVariable = "MOTLEY_SERVERS";
 
-// Without the servers' addresses.
+// Without the servers' addresses. Where the job clips gradients, the servers only add up.
 ps::ServerOptions make_server_options(const Job& job);
+
+// The rule by which a server does what the job's optimizer does.
+kernels::UpdateOptions make_update_options(const OptimizerSpec& optimizer);
 
 // Of the value of a key such as gradient_sync.comm_dtype.
 collective::WireType parse_wire_type(const std::string& name);

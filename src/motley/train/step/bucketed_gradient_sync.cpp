@@ -179,13 +179,8 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
   context_.set_phase(step.number, "gradient synchronisation");
   const Deadline deadline = Deadline::after(seconds);
   report.own_not_finite = static_cast<double>(own_not_finite_);
-  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) {
-    MOTLEY_ASSIGN(const collective::Outcome outcome, parts_.method.reducer->wait(bucket, deadline));
-    report.staleness = std::max<double>(report.staleness, outcome.staleness);
-    if (report.reduced_not_finite == 0) report.reduced_not_finite = static_cast<double>(check_reduced(bucket));
-    MOTLEY_TRY(fetch(bucket));
-    inject_fault(context_.rank, "between buckets");
-  }
+  MOTLEY_TRY(wait_for_buckets(deadline, report));
+  if (clips_at_servers()) MOTLEY_TRY(clip_at_servers(step, deadline, report));
   if (parts_.tied) {
     MOTLEY_TRY(parts_.tied->add_up(static_cast<std::uint64_t>(step.number), deadline));
   }
@@ -195,6 +190,32 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
     batch_norm_->finish_step(batch_norm_sums_);
   }
   return clips() ? measure_norm(deadline) : Status();
+}
+
+Status BucketedGradientSync::wait_for_buckets(const Deadline& deadline, Report& report) {
+  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) {
+    MOTLEY_ASSIGN(const collective::Outcome outcome, parts_.method.reducer->wait(bucket, deadline));
+    report.staleness = std::max<double>(report.staleness, outcome.staleness);
+    if (report.reduced_not_finite == 0) report.reduced_not_finite = static_cast<double>(check_reduced(bucket));
+    MOTLEY_TRY(fetch(bucket));
+    inject_fault(context_.rank, "between buckets");
+  }
+  return {};
+}
+
+// The servers have taken the step bucket by bucket, before the norm of the whole gradient was known: where that is too
+// large, they take it again from what was there before, with the gradients, which still stand where they stood, scaled.
+// The weight of a rank's gradient is its samples, of one step as of all that is not planned.
+Status BucketedGradientSync::clip_at_servers(const Step& step, const Deadline& deadline, Report& report) {
+  double squares = 0;
+  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) squares += server_->squares(bucket);
+  const double norm = std::sqrt(squares);
+  if (norm <= options_.max_grad_norm || report.reduced_not_finite > 0) return {};
+  server_->take_back(options_.max_grad_norm / norm);
+  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) {
+    MOTLEY_TRY(parts_.method.reducer->start(static_cast<std::uint64_t>(step.number), bucket, report.samples));
+  }
+  return wait_for_buckets(deadline, report);
 }
 
 Status BucketedGradientSync::go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline) {

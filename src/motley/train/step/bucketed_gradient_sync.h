@@ -96,6 +96,9 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
   Result<ps::ServerState> collect_state(const std::vector<std::string>& fields) const;
   bool keeps_weights() const { return parts_.kept != nullptr; }  // until update()
   bool clips() const { return options_.max_grad_norm > 0 && !served_state_ && !network_.is_synthetic; }
+  bool clips_at_servers() const { return options_.max_grad_norm > 0 && served_state_ && server_->is_reversible(); }
+  Status wait_for_buckets(const Deadline& deadline, Report& report);
+  Status clip_at_servers(const Step& step, const Deadline& deadline, Report& report);
   Status fetch(int bucket) const;
   Status copy_weights(int bucket) const;
   std::size_t find_not_finite(int bucket, std::span<const std::byte> values) const;

@@ -83,6 +83,7 @@ class RankWorker final : public PlanFollower, public ElasticStages {
   Result<std::unique_ptr<TiedGradients>> build_stage(const nn::NetworkSpec& spec, nn::StageOptions options);
   Status build_sync(std::unique_ptr<TiedGradients> tied);
   Result<ps::ServerOptions> choose_sync(const collective::Layout& layout);
+  Result<bool> may_clip_at_servers(const ps::ServerOptions& options);
   Status build_plan();
   Result<std::optional<PipelineRunner::Emulation>> emulate_stage() const;
   void build_runners(std::optional<PipelineRunner::Emulation> emulation);

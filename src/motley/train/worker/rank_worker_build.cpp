@@ -150,6 +150,11 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
   if (elastic_) elastic_->use(options);
+  MOTLEY_ASSIGN(const bool clips_at_servers, may_clip_at_servers(options));
+  if (clips_at_servers) {
+    options.update = make_update_options(job_.optimizer);
+    options.reversible = true;
+  }
   const bool is_served =
       options.method == collective::Method::kParameterServer && options.update.rule != kernels::UpdateRule::kSum;
   if (role_.is_newcomer && !layout_) options.method = collective::Method::kAuto;  // until it has entered
@@ -161,6 +166,11 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
   }
   collective::GradientReducer& reducer = *parts.method.reducer;
   MOTLEY_TRY(reducer.prepare(layout, Deadline::after(job_.deadline.join)));
+  if (clips_at_servers && !parts.method.server_optimizer->is_reversible()) {
+    return fail(ErrorCode::kUnavailable,
+                "max_grad_norm: {}: the server {} is on this host, but does not share memory with its ranks",
+                job_.max_grad_norm, net::to_string(options.servers.front().endpoint));
+  }
   std::vector<std::span<std::byte>> memory;
   for (int bucket = 0; bucket < parts.buckets->count(); ++bucket) {
     memory.push_back(reducer.buffer(bucket));
@@ -174,6 +184,26 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
                                                                            .is_planned = layout_ != nullptr,
                                                                            .is_served = is_served});
   return is_elastic() ? replica_->sync->bind_results() : Status();
+}
+
+// Whether servers may take the step before the norm of the gradient is known, and again where that was too large: they
+// are on the host of all ranks, keep what was there before, and no rank computes with their memory while they do, as
+// all weights are copies on accelerators. Collective.
+Result<bool> RankWorker::may_clip_at_servers(const ps::ServerOptions& options) {
+  const LocalNetwork& local = replica_->network;
+  const bool is_plain = !layout_ && !elastic_ && !options.staleness && options.rank_racks.empty() &&
+                        options.wire == collective::WireType::kNative && local.dtype == torch::kFloat32;
+  if (job_.max_grad_norm == 0 || options.method != collective::Method::kParameterServer || !is_plain) return false;
+  const bool is_local = session_->membership().on_one_host() && options.servers.size() == 1 &&
+                        net::is_loopback(options.servers.front().endpoint.host).value_or(false);
+  double others[] = {is_local && !local.device.is_cpu() ? 0.0 : 1.0};
+  MOTLEY_TRY(group_->all_reduce_sum(others, Deadline::after(job_.deadline.join)));
+  if (others[0] == 0 && writes()) {
+    spdlog::info(
+        "max_grad_norm: the server takes each step at once, and again with the gradient scaled where its norm is "
+        "too large");
+  }
+  return others[0] == 0;
 }
 
 // How this rank's gradients are synchronised; what is measured for that, and servers that are started, concern all
