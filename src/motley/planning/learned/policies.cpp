@@ -12,8 +12,10 @@
 // Partition. The network gives every layer logits over the groups 0, 1, .. To keep the groups contiguous and in order,
 // the first layer is in group 0 and every other layer chooses, by the softmax of just these two logits, between the
 // group of the layer before and the next one; once the last group is reached, all others are in it.
+// There are no more groups than devices, and fresh networks draw about four, with borders anywhere.
 // Allocation. A group's vector is the mean of its layers' features, beside that of the next group (0 after the last).
-// Every group attends to all groups of its partition, and gets a type by a softmax. Counts are provisioned.
+// Every group attends to all groups of its partition, and gets a type by a softmax; neighbours on a type of which there
+// is one device are one stage. Counts are provisioned.
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
@@ -139,20 +141,23 @@ class AttentionPolicy final : public Policy {
   explicit AttentionPolicy(const Problem& problem)
       : cuts_(problem.cost_model == CostModel::kPipeline),
         layers_(problem.layer_count()),
-        groups_(std::min(problem.layer_count(), kMaxGroups)),
+        groups_(count_groups(problem)),
+        prior_(std::log(fresh_share(layers_, groups_) / (1 - fresh_share(layers_, groups_)))),
         features_(layer_features(problem)),
         partition_hidden_(register_module("partition_hidden", torch::nn::Linear(features_.size(1), kAttentionHidden))),
         partition_logits_(register_module("partition_logits", torch::nn::Linear(kAttentionHidden, groups_))),
         group_hidden_(register_module("group_hidden", torch::nn::Linear(2 * features_.size(1), kAttentionHidden))),
         query_key_value_(register_module("query_key_value", torch::nn::Linear(kAttentionHidden, 3 * kAttentionHidden))),
-        type_logits_(register_module("type_logits", torch::nn::Linear(kAttentionHidden, problem.type_count()))) {}
+        type_logits_(register_module("type_logits", torch::nn::Linear(kAttentionHidden, problem.type_count()))) {
+    for (const Type& type : problem.types) several_.push_back(type.count > 1);
+  }
 
   Rollout roll(std::int64_t count, Choice choice, at::Generator& generator) override {
     // steps[layer][group][0]: log probability that the layer stays in the group that the layer before is in; [1]: that
     // it begins the next. A row without a choice (entropy and logarithm 0) stands behind them, for the last group.
     const torch::Tensor logits = partition_logits_(torch::tanh(partition_hidden_(features_)));
-    const torch::Tensor steps =
-        torch::log_softmax(torch::stack({logits.narrow(1, 0, groups_ - 1), logits.narrow(1, 1, groups_ - 1)}, 2), 2);
+    const torch::Tensor steps = torch::log_softmax(
+        torch::stack({logits.narrow(1, 0, groups_ - 1), logits.narrow(1, 1, groups_ - 1) + prior_}, 2), 2);
     const torch::Tensor no_choice = torch::zeros({1});
     const torch::Tensor log_steps = torch::cat({steps.flatten(), no_choice});
     const torch::Tensor step_entropies = torch::cat({compute_entropy(steps).flatten(), no_choice});
@@ -190,6 +195,18 @@ class AttentionPolicy final : public Policy {
   }
 
  private:
+  // No more than there are devices.
+  static int count_groups(const Problem& problem) {
+    std::int64_t devices = 0;
+    for (const Type& type : problem.types) devices += std::min<std::int64_t>(type.count, kMaxGroups);
+    return static_cast<int>(std::clamp<std::int64_t>(devices, 1, std::min(problem.layer_count(), kMaxGroups)));
+  }
+
+  // How likely fresh networks are to begin a group with a layer, so that borders may be anywhere.
+  static double fresh_share(std::int64_t layers, int groups) {
+    return std::min(0.5, std::min(kFreshStages, static_cast<double>(groups)) / static_cast<double>(layers));
+  }
+
   void draw_partitions(const torch::Tensor& log_steps, const torch::Tensor& draws, const torch::Tensor& group,
                        const torch::Tensor& step, const torch::Tensor& place) const {
     const torch::Tensor probabilities = log_steps.exp();
@@ -221,7 +238,8 @@ class AttentionPolicy final : public Policy {
       for (std::int64_t layer = 0; layer < layers_; ++layer) {
         assignment.type_of_layer.push_back(static_cast<int>(types[n][groups[n][layer]]));
         if (cuts_) {
-          assignment.cut_before.push_back(layer > 0 && groups[n][layer] != groups[n][layer - 1]);
+          const bool divides = several_.at(index(assignment.type_of_layer.back()));
+          assignment.cut_before.push_back(divides && layer > 0 && groups[n][layer] != groups[n][layer - 1]);
         }
       }
       normalise(assignment);
@@ -231,7 +249,9 @@ class AttentionPolicy final : public Policy {
 
   bool cuts_;
   std::int64_t layers_;
-  std::int64_t groups_;
+  int groups_;
+  double prior_;               // added to the logit of a new group
+  std::vector<bool> several_;  // by type: two groups may have a device of it each
   torch::Tensor features_;
   torch::nn::Linear partition_hidden_;
   torch::nn::Linear partition_logits_;

@@ -87,6 +87,30 @@ double shortfall(const Evaluation& evaluation, const Objective& objective) {
   return missed > 0 ? std::min(missed, kFarthest) : kTurnedDown;
 }
 
+// How far an assignment that no counts make possible is from one that some do: the devices that there are not, one for
+// each stage, and by which factors, as logarithms, stages exceed the memory of one.
+double excess(const Problem& problem, const std::vector<Span>& stages) {
+  Candidate candidate;
+  for (const Span& stage : stages) candidate.push_back({stage.first, stage.last, stage.type});
+  const Evaluation evaluation = evaluate(problem, candidate, {});
+  double sum = 0;
+  for (std::size_t s = 0; s < candidate.size(); ++s) {
+    const double memory = problem.type(candidate[s].type).memory_bytes;
+    if (memory > 0) sum += std::max(0.0, std::log(evaluation.stages[s].memory_bytes / memory));
+  }
+  for (int type = 0; type < problem.type_count(); ++type) {
+    sum += static_cast<double>(std::max<std::int64_t>(0, evaluation.used[index(type)] - problem.type(type).count));
+  }
+  return std::min(sum, kFarthest);
+}
+
+// Whether there are counts with which the assignment fits, whatever the objective's limits.
+bool is_possible(const Request& request, const Assignment& assignment) {
+  const Problem& problem = request.problem;
+  const auto stages = list_stages(problem, assignment.type_of_layer, assignment.cut_before);
+  return provision(problem, stages, {.criterion = Criterion::kMaxThroughput}, kBriefly).has_value();
+}
+
 Judged judge(const Request& request, const Assignment& assignment) {
   const Problem& problem = request.problem;
   const auto stages = list_stages(problem, assignment.type_of_layer, assignment.cut_before);
@@ -117,7 +141,7 @@ Judged judge(const Request& request, const Assignment& assignment) {
   without_min_throughput.criterion = Criterion::kMaxThroughput;
   without_min_throughput.min_throughput = 0;
   auto fastest = provision(problem, stages, without_min_throughput, kBriefly);
-  if (!fastest) return {.shortfall = kFarthest};
+  if (!fastest) return {.shortfall = kTurnedDown + excess(problem, stages)};
   if (request.max_evaluations > 0 && request.evaluator) {  // none to be spent on what misses the minimum throughput
     const Evaluation evaluation = evaluate(problem, *fastest, request.objective);
     return {.evaluation = evaluation, .shortfall = shortfall(evaluation, request.objective)};
@@ -146,15 +170,20 @@ class Training {
   }
 
   // Where evaluations are few: once in a while those plans are evaluated that are drawn first and were not seen yet,
-  // `part` of them. Every round the policy learns from all that it draws, where what was not seen is believed to be a
-  // little better than the best: so it turns from what is known to be worse, and from what resembles that.
+  // `part` of them; what no counts make possible is known without. Every round the policy learns from all that it
+  // draws, where what was not seen is believed to be a little better than the best: so it turns from what is known to
+  // be worse, and from what resembles that.
   void run_sparingly(Policy& policy, std::size_t part, at::Generator& generator) {
     torch::optim::Adam optimizer(policy.parameters(), torch::optim::AdamOptions(options_.learning_rate));
     int rounds_without_new = 0;
     for (int round = 0; rounds_without_new < options_.patience && !search_.over(); ++round) {
       const Rollout rollout = policy.roll(options_.samples, Choice::kSampled, generator);
+      const std::size_t known = judged_.size();
+      for (const Assignment& assignment : unseen(rollout.assignments, rollout.assignments.size())) {
+        if (!is_possible(request_, assignment)) keep(assignment, judge(request_, assignment));
+      }
       const std::vector<Assignment> fresh = unseen(rollout.assignments, part);
-      rounds_without_new = fresh.empty() ? rounds_without_new + 1 : 0;
+      rounds_without_new = fresh.empty() && judged_.size() == known ? rounds_without_new + 1 : 0;
       if (round % kRoundsAPart == 0 && !judge_new(fresh)) return;
       learn(rollout, policy, optimizer, options_.entropy_weight);
     }
@@ -302,21 +331,36 @@ Answer train(const Request& request, const MakePolicy& make_policy, PolicyGradie
     return search.answer();
   }
 
-  Request on_cost_model = request;
-  on_cost_model.evaluator = {};
-  on_cost_model.max_evaluations = 0;
   const bool few = request.max_evaluations > 0;
-  on_cost_model.seconds = request.seconds * (few ? kBriefPreTraining : 0.5);
-  Search pre_search(on_cost_model);
-  PolicyGradientOptions pre_options = options;
-  if (few) pre_options.rounds = std::min(options.rounds, kBriefRounds);
-  const auto policy = pre_train(on_cost_model, pre_search, make_policy, pre_options, generator);
-  const Answer pre_trained = pre_search.answer();
   Training tuning(request, search, options);
-  if (pre_trained.best) tuning.judge_new({to_assignment(request.problem, *pre_trained.best)});
+  const auto make_fresh = [&] {
+    std::shared_ptr<Policy> fresh = make_policy(request.problem);
+    initialise(*fresh, generator);
+    return fresh;
+  };
+  std::shared_ptr<Policy> policy;
+  Answer pre_trained;
+  if (options.pre_trains) {
+    Request on_cost_model = request;
+    on_cost_model.evaluator = {};
+    on_cost_model.max_evaluations = 0;
+    on_cost_model.seconds = request.seconds * (few ? kBriefPreTraining : 0.5);
+    Search pre_search(on_cost_model);
+    PolicyGradientOptions pre_options = options;
+    if (few) pre_options.rounds = std::min(options.rounds, kBriefRounds);
+    policy = pre_train(on_cost_model, pre_search, make_policy, pre_options, generator);
+    pre_trained = pre_search.answer();
+    if (pre_trained.best) tuning.judge_new({to_assignment(request.problem, *pre_trained.best)});
+  } else {
+    policy = make_fresh();
+  }
   if (policy && few) {
     const auto part = std::max<std::int64_t>(2, request.max_evaluations / kPartsOfFew);
-    tuning.run_sparingly(*policy, static_cast<std::size_t>(part), generator);
+    // One that has settled is followed by a fresh one, which knows what was evaluated so far.
+    for (int i = 0; i < options.policies && !search.over(); ++i) {
+      if (i > 0) policy = make_fresh();
+      tuning.run_sparingly(*policy, static_cast<std::size_t>(part), generator);
+    }
   } else if (policy) {  // it has settled: the entropy's bonus needs some rounds to make it look around again
     tuning.run(*policy, options.tuning_rounds, options.tuning_rounds, generator);
   }

@@ -52,6 +52,7 @@ struct PolicyGradientOptions {
   double entropy_weight = 0.1;  // at the beginning; falls to 0 with the rounds
   int patience = 20;            // rounds without a plan not seen before, after which a policy has converged
   int workers = 1;              // threads that evaluate; one where evaluations are limited
+  bool pre_trains = true;       // on the cost model, before the request's evaluator (where it has one) is asked
 };
 
 // The scalar whose gradient is the policy gradient's estimate with the sign of a loss:
