@@ -49,6 +49,17 @@ Result<ExchangeJob> ExchangeJob::start_gloo(const BenchOptions& options, int ran
   return start_peer(command);
 }
 
+Result<std::vector<ExchangeJob>> ExchangeJob::start_gloo_algorithms(int ranks, std::size_t bytes) {
+  MOTLEY_ASSIGN(const std::string program, built_peer("gloo_collectives"));
+  std::vector<ExchangeJob> jobs;
+  for (const char* algorithm : kGlooAlgorithms) {
+    MOTLEY_ASSIGN(ExchangeJob job,
+                  start_peer({program, std::to_string(ranks), std::to_string(bytes), std::string(algorithm)}));
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
 Result<ExchangeJob> ExchangeJob::start_peer(const std::vector<std::string>& command) {
   ExchangeJob job;
   MOTLEY_ASSIGN(auto process, ChildProcess::start(command));
@@ -75,7 +86,9 @@ Result<std::string> built_peer(const std::string& name) {
   const std::filesystem::path program = std::filesystem::path(MOTLEY_PEERS_FOLDER) / name;
   if (std::filesystem::exists(program)) return program.string();
   return fail(ErrorCode::kUnavailable, "'{}' was not built, for want of {}", name,
-              name.starts_with("openmpi") ? "libopenmpi-dev" : "libgloo-dev");
+              name.starts_with("openmpi")   ? "libopenmpi-dev"
+              : name.starts_with("ps_lite") ? "its folder in MOTLEY_PS_LITE when this was built"
+                                            : "libgloo-dev");
 }
 
 }  // namespace motley::bench

@@ -24,6 +24,8 @@ class ExchangeJob {
   // PyTorch's Gloo. `flags` of bench/peers/gloo_allreduce.py.
   static Result<ExchangeJob> start_gloo(const BenchOptions& options, int ranks, const std::string& bytes,
                                         const std::vector<std::string>& flags = {});
+  // Gloo itself, in C++, with each of its algorithms, for one size; they answer "COUNT 0".
+  static Result<std::vector<ExchangeJob>> start_gloo_algorithms(int ranks, std::size_t bytes);
   // Any program that starts its own ranks, prints "ready", and answers lines.
   static Result<ExchangeJob> start_peer(const std::vector<std::string>& command);
 
@@ -40,6 +42,9 @@ class ExchangeJob {
   std::string method_;
 };
 
+// Those that are compared, by the names that bench/peers/gloo_collectives.cpp has for them.
+inline constexpr const char* kGlooAlgorithms[] = {"ring-chunked", "halving-doubling", "allreduce"};
+
 // A program of bench/peers that was built with this one. The error says which package was missing then.
 Result<std::string> built_peer(const std::string& name);
 
@@ -48,6 +53,7 @@ struct Comparison {
   double ours = 0;
   double peer = 0;
   double ratio = 0;
+  int best = 0;  // which of several peers
 };
 
 // Calls both in turn, the first pair only to warm up. Both return Result<double>.
@@ -71,7 +77,28 @@ Result<Comparison> compare(int pairs, Ours ours, Peer peer) {
     peer_times.push_back(peer_time);
     ratios.push_back(our_time / peer_time);
   }
-  return Comparison{median(our_times), median(peer_times), median(ratios)};
+  return Comparison{.ours = median(our_times), .peer = median(peer_times), .ratio = median(ratios)};
+}
+
+// Ours against the best of several peers, the one with the least median: all are called in turn, the first round only
+// to warm up, every other round in the opposite order.
+template <class Ours, class Peer>
+Result<Comparison> compare_with_best(int rounds, Ours ours, int peers, Peer peer) {
+  std::vector<std::vector<double>> times(static_cast<std::size_t>(peers) + 1);  // ours first
+  for (int round = 0; round < rounds + 1; ++round) {
+    for (int turn = 0; turn <= peers; ++turn) {
+      const int which = round % 2 == 0 ? turn : peers - turn;
+      MOTLEY_ASSIGN(const double seconds, which == 0 ? Result<double>(ours()) : Result<double>(peer(which - 1)));
+      if (round > 0) times[static_cast<std::size_t>(which)].push_back(seconds);
+    }
+  }
+  std::size_t best = 1;
+  for (std::size_t which = 2; which < times.size(); ++which) {
+    if (median(times[which]) < median(times[best])) best = which;
+  }
+  std::vector<double> ratios;
+  for (std::size_t round = 0; round < times[0].size(); ++round) ratios.push_back(times[0][round] / times[best][round]);
+  return Comparison{median(times[0]), median(times[best]), median(ratios), static_cast<int>(best) - 1};
 }
 
 }  // namespace motley::bench

@@ -82,7 +82,9 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"schedules", pipeline_schedules},
         {"shift", pipeline_shift},
         {"tapp", pipeline_tapp},
+        {"tapp-learned", pipeline_tapp_learned},
         {"heterps", pipeline_heterps},
+        {"heterps-map", pipeline_heterps_map},
         {"clicks", pipeline_clicks},
         {"rows", pipeline_rows},
         {"data-server", pipeline_data_server}}},
@@ -122,7 +124,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
       {"simulate", {{"all", simulate_bench}}},
       {"simulation", {{"all", simulation_bench}}},
       {"tls", {{"all", tls_bench}}},
-      {"zero-compute", {{"all", zero_compute_bench}}}};
+      {"zero-compute", {{"all", zero_compute_bench}, {"sharded", sharded_server_bench}}}};
   return all;
 }
 

@@ -10,14 +10,14 @@
 namespace motley::bench {
 namespace {
 
-constexpr double kRunSeconds = 560;
+constexpr double kPeerSeconds = 560;
 
 }  // namespace
 
 Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, const NetworkNamespaces& network,
                                                 const std::filesystem::path& folder, int ranks,
                                                 const std::filesystem::path& job, const std::vector<std::string>& flags,
-                                                const std::vector<std::string>& environment) {
+                                                const std::vector<std::string>& environment, double seconds) {
   std::string addresses;
   for (int rank = 0; rank < ranks; ++rank) addresses += network.address(rank) + ":29400\n";
   MOTLEY_TRY(write_file(folder / "hosts", addresses));
@@ -37,7 +37,7 @@ Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, con
     MOTLEY_ASSIGN(auto process, ChildProcess::start(command, variables));
     processes.push_back(std::move(process));
   }
-  const Deadline deadline = Deadline::after(kRunSeconds);
+  const Deadline deadline = Deadline::after(seconds);
   for (const auto& process : processes) MOTLEY_TRY(process->finish(deadline));
 
   MOTLEY_ASSIGN(const train::Metrics metrics, train::read_metrics(run / "metrics.jsonl"));
@@ -59,7 +59,7 @@ Result<double> run_peer_in_namespaces(const BenchOptions& options, const Network
     MOTLEY_ASSIGN(auto process, ChildProcess::start(command));
     processes.push_back(std::move(process));
   }
-  const Deadline deadline = Deadline::after(kRunSeconds);
+  const Deadline deadline = Deadline::after(kPeerSeconds);
   MOTLEY_ASSIGN(const std::string line, processes[0]->read_line(deadline));
   for (const auto& process : processes) MOTLEY_TRY(process->finish(deadline));
   const double seconds = std::strtod(line.c_str(), nullptr);

