@@ -47,7 +47,7 @@ FIGURES = [
             Bar("simulated: P2 and P3", "partition simulated-p2-p3 speedup_over_equal"),
             Bar("simulated: ResNet-50, delays", "partition simulated-resnet50-delay speedup_over_equal")]),
     Figure("collectives", "All-reduce against Gloo",
-           "Time of one all-reduce as a fraction of PyTorch's Gloo on the same machine, alternating with it; 1 is Gloo.",
+           "Time of one all-reduce as a fraction of the time that Gloo, called from C++ with the fastest of its algorithms, takes on the same machine in turns with it; 1 is Gloo.",
            "motley-bench exchange", "×",
            [Bar("shared memory, 2 ranks, 46.8 MB", "exchange shm-N2-46.8MB ratio_to_gloo"),
             Bar("shared memory, 4 ranks, 46.8 MB", "exchange shm-N4-46.8MB ratio_to_gloo"),
