@@ -56,30 +56,6 @@ struct Comparison {
   int best = 0;  // which of several peers
 };
 
-// Calls both in turn, the first pair only to warm up. Both return Result<double>.
-template <class Ours, class Peer>
-Result<Comparison> compare(int pairs, Ours ours, Peer peer) {
-  std::vector<double> our_times;
-  std::vector<double> peer_times;
-  std::vector<double> ratios;
-  for (int pair = 0; pair < pairs + 1; ++pair) {
-    double our_time = 0;
-    double peer_time = 0;
-    for (int turn = 0; turn < 2; ++turn) {
-      if (turn == pair % 2) {
-        MOTLEY_ASSIGN(our_time, ours());
-      } else {
-        MOTLEY_ASSIGN(peer_time, peer());
-      }
-    }
-    if (pair == 0) continue;
-    our_times.push_back(our_time);
-    peer_times.push_back(peer_time);
-    ratios.push_back(our_time / peer_time);
-  }
-  return Comparison{.ours = median(our_times), .peer = median(peer_times), .ratio = median(ratios)};
-}
-
 // Ours against the best of several peers, the one with the least median: all are called in turn, the first round only
 // to warm up, every other round in the opposite order.
 template <class Ours, class Peer>
@@ -99,6 +75,12 @@ Result<Comparison> compare_with_best(int rounds, Ours ours, int peers, Peer peer
   std::vector<double> ratios;
   for (std::size_t round = 0; round < times[0].size(); ++round) ratios.push_back(times[0][round] / times[best][round]);
   return Comparison{median(times[0]), median(times[best]), median(ratios), static_cast<int>(best) - 1};
+}
+
+// The same with one peer.
+template <class Ours, class Peer>
+Result<Comparison> compare(int pairs, Ours ours, Peer peer) {
+  return compare_with_best(pairs, ours, 1, [&](int) { return peer(); });
 }
 
 }  // namespace motley::bench

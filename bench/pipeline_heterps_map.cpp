@@ -1,10 +1,10 @@
 // Where a mix of CPU cores and GPUs is the cheapest way to train a CTR model, and by how much: HeterPS's four models
 // over prices of a GPU (in those of a CPU core) and speeds of a CPU core (times that of examples/clicks/cluster.yaml,
 // which says where its own come from; the lookups a second of both devices are assumed there). In each cell the exact
-// planner's cheapest plan under HeterPS's cost model at half of the throughput that all devices together could reach,
-// against the cheapest plan of one device type that reaches the same: one kind of device alone may need more devices
-// for that than there are, so those are not limited. Nothing is run: all of it is computed. Offers of providers are
-// marked by their prices; the V100's price is HeterPS's own.
+// planner's cheapest plan under HeterPS's cost model at half of the throughput that all devices of that file together
+// could reach, against the cheapest plan of one device type that reaches the same; neither is limited to the devices of
+// the file. Nothing is run: all of it is computed. Offers of providers stand beside it by their prices; the V100's is
+// HeterPS's own.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -76,10 +76,26 @@ planning::Problem alone(planning::Problem problem, int type) {
   return problem;
 }
 
-Result<Cell> compute(const cluster::Cluster& base, const model::Graph& graph, double speed, double price) {
-  cluster::Cluster cluster = base;
+// The file's CPU cores and one of its kinds of GPU.
+Result<cluster::Cluster> read_two_types(const BenchOptions& options) {
+  MOTLEY_ASSIGN(cluster::Cluster cluster,
+                cluster::read_cluster(options.source_folder / "examples/clicks/cluster.yaml"));
   std::erase_if(cluster.device_types,
                 [](const cluster::DeviceType& type) { return type.name != kCpu && type.name != kGpu; });
+  std::erase_if(cluster.nodes, [&](const cluster::Node& node) {
+    return std::ranges::any_of(node.devices, [](const auto& held) { return held.type != kCpu && held.type != kGpu; });
+  });
+  std::erase_if(cluster.links, [&](const cluster::Link& link) {
+    const auto is_there = [&](const std::string& name) {
+      return std::ranges::any_of(cluster.nodes, [&](const cluster::Node& node) { return node.name == name; });
+    };
+    return !is_there(link.from) || !is_there(link.to);
+  });
+  return cluster;
+}
+
+Result<Cell> compute(const cluster::Cluster& base, const model::Graph& graph, double speed, double price) {
+  cluster::Cluster cluster = base;
   double core_price = 0;
   for (cluster::DeviceType& type : cluster.device_types) {
     if (type.name != kCpu) continue;
@@ -92,15 +108,6 @@ Result<Cell> compute(const cluster::Cluster& base, const model::Graph& graph, do
   for (cluster::DeviceType& type : cluster.device_types) {
     if (type.name == kGpu) type.price_per_hour = price * core_price;
   }
-  std::erase_if(cluster.nodes, [&](const cluster::Node& node) {
-    return std::ranges::any_of(node.devices, [](const auto& held) { return held.type != kCpu && held.type != kGpu; });
-  });
-  std::erase_if(cluster.links, [&](const cluster::Link& link) {
-    const auto is_there = [&](const std::string& name) {
-      return std::ranges::any_of(cluster.nodes, [&](const cluster::Node& node) { return node.name == name; });
-    };
-    return !is_there(link.from) || !is_there(link.to);
-  });
   const model::Profile profile = model::estimate(graph, list_speeds(cluster), kBatch);
   MOTLEY_ASSIGN(const planning::Problem problem, planning::make_problem(profile, cluster,
                                                                         {.cost_model = planning::CostModel::kHeterps,
@@ -128,7 +135,7 @@ Result<Cell> compute(const cluster::Cluster& base, const model::Graph& graph, do
   return cell;
 }
 
-// A table with a tint where the mix wins.
+// A table, bold where the mix wins.
 std::string draw(const Grid& grid) {
   std::vector<std::string> headings = {"speed of a core"};
   std::vector<std::size_t> numeric;
@@ -157,8 +164,7 @@ std::string draw(const Grid& grid) {
 
 Result<std::vector<BenchRow>> pipeline_heterps_map(const BenchOptions& options) {
   RowList rows(options);
-  MOTLEY_ASSIGN(const cluster::Cluster cluster,
-                cluster::read_cluster(options.source_folder / "examples/clicks/cluster.yaml"));
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, read_two_types(options));
   std::string body =
       "<header><h1>Where a mix of CPU cores and GPUs is the cheapest</h1></header>\n<main>\n<div class=\"cards\">";
   double largest = 0, most_throughput = 0;

@@ -170,9 +170,9 @@ class LearnedPlans {
         fmt::format("{} plans run in {} ({} failed)", learned.plans, format_seconds(learned.seconds), learned.failed);
     std::map<std::string, double> values = {
         {"step_ratio_balanced", 0}, {"step_ratio_bsp", 0}, {"communication_share_reduction", 0}};
-    std::string note = "no plan: " + effort;
+    std::string note = "no plan";
     if (learned.answer.best) MOTLEY_TRY(compare(name, problem, learned, values, note));
-    note += fmt::format("; emulated devices, {} of memory each, where one machine would need {} and two {}",
+    note += fmt::format("; {}; emulated devices, {} of memory each, where one machine would need {} and two {}", effort,
                         format_bytes(memory), format_bytes(of_one), format_bytes(of_two));
     for (const auto& [metric, value] : values) {
       rows_.add(name, metric, value, "ratio", true, {}, {}, {}, metric == "step_ratio_balanced" ? note : "");
@@ -268,8 +268,6 @@ class LearnedPlans {
     }
     note += fmt::format("; equal shares on Gloo {}, overlapped {}, {:.2f} times the memory", format_seconds(bsp),
                         format_seconds(median(times["ddp"])), memory_of_share(problem) / problem.types[0].memory_bytes);
-    note += fmt::format("; {} plans run in {}, {} of them failed", learned.plans, format_seconds(learned.seconds),
-                        learned.failed);
     return {};
   }
 
@@ -287,7 +285,7 @@ Result<std::vector<BenchRow>> pipeline_tapp_learned(const BenchOptions& options)
     RowList(options).left_out("tapp-rl-measured", why);
     return std::vector<BenchRow>();
   };
-  if (options.quick) return left_out("it takes an hour");
+  if (options.quick) return left_out("it takes most of an hour");
   MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::create());
   auto machines = HeterogeneousMachines::create(options, folder.path());
   if (!machines) return left_out(machines.error().message);

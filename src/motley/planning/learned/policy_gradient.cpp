@@ -104,11 +104,11 @@ double excess(const Problem& problem, const std::vector<Span>& stages) {
   return std::min(sum, kFarthest);
 }
 
-// Whether there are counts with which the assignment fits, whatever the objective's limits.
-bool is_possible(const Request& request, const Assignment& assignment) {
-  const Problem& problem = request.problem;
+// An assignment that no counts make possible, whatever the objective's limits; nothing where some do.
+std::optional<Judged> judge_impossible(const Problem& problem, const Assignment& assignment) {
   const auto stages = list_stages(problem, assignment.type_of_layer, assignment.cut_before);
-  return provision(problem, stages, {.criterion = Criterion::kMaxThroughput}, kBriefly).has_value();
+  if (provision(problem, stages, {.criterion = Criterion::kMaxThroughput}, kBriefly)) return std::nullopt;
+  return Judged{.shortfall = kTurnedDown + excess(problem, stages)};
 }
 
 Judged judge(const Request& request, const Assignment& assignment) {
@@ -180,7 +180,7 @@ class Training {
       const Rollout rollout = policy.roll(options_.samples, Choice::kSampled, generator);
       const std::size_t known = judged_.size();
       for (const Assignment& assignment : unseen(rollout.assignments, rollout.assignments.size())) {
-        if (!is_possible(request_, assignment)) keep(assignment, judge(request_, assignment));
+        if (const auto judged = judge_impossible(request_.problem, assignment)) keep(assignment, *judged);
       }
       const std::vector<Assignment> fresh = unseen(rollout.assignments, part);
       rounds_without_new = fresh.empty() && judged_.size() == known ? rounds_without_new + 1 : 0;

@@ -78,6 +78,7 @@ class RocksStore final : public ColdStore {
   Status write(std::span<const std::uint64_t> ids, std::span<const std::byte* const> records) override {
     rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable);
     std::vector<std::pair<Key, const std::byte*>> sorted;
+    sorted.reserve(ids.size());
     for (std::size_t i = 0; i < ids.size(); ++i) sorted.emplace_back(encode_key(ids[i]), records[i]);
     std::ranges::sort(sorted, [](const auto& one, const auto& other) {
       return std::memcmp(one.first.data(), other.first.data(), sizeof(Key)) < 0;

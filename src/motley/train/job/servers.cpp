@@ -8,6 +8,7 @@
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::train {
+
 kernels::UpdateOptions make_update_options(const OptimizerSpec& optimizer) {
   using kernels::UpdateRule;
   const double momentum = optimizer.name == "sgd" ? optimizer.momentum : 0;

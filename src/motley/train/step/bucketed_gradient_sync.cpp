@@ -205,7 +205,7 @@ Status BucketedGradientSync::wait_for_buckets(const Deadline& deadline, Report& 
 
 // The servers have taken the step bucket by bucket, before the norm of the whole gradient was known: where that is too
 // large, they take it again from what was there before, with the gradients, which still stand where they stood, scaled.
-// The weight of a rank's gradient is its samples, of one step as of all that is not planned.
+// Such a job is not planned, so that a rank's gradient weighs as much as its samples.
 Status BucketedGradientSync::clip_at_servers(const Step& step, const Deadline& deadline, Report& report) {
   double squares = 0;
   for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) squares += server_->squares(bucket);
