@@ -43,7 +43,11 @@ Cluster random_cluster(Random& random) {
                           {"a100", DeviceKind::kCuda, 64, 8e10, 3.5 * random.uniform(),
                            Speed{1 + 1e13 * random.uniform(), 1 + 1e12 * random.uniform(), 1e6 * random.uniform(),
                                  random.uniform(), random.uniform(), random.uniform()}}};
-  cluster.nodes = {{"here", "10.0.0.1", {{"cpu", 1}, {"a100", 1 + static_cast<std::int64_t>(random.below(8))}}},
+  cluster.nodes = {{"here",
+                    "10.0.0.1",
+                    {{"cpu", 1}, {"a100", 1 + static_cast<std::int64_t>(random.below(8))}},
+                    random.uniform() * 64,
+                    1 + random.uniform() * 1e12},
                    {"there", "::1", {{"cpu", 2}}}};
   cluster.links = {{"here", "there", 1 + 1e9 * random.uniform(), random.uniform(), true}, {"here", "here", 1e10, 0}};
   for (int kind = 0; kind <= static_cast<int>(Delay::Kind::kBernoulli); ++kind) {

@@ -155,6 +155,25 @@ class LiveJobs(LiveService):
         self.wait_until("late", "completed")
         self.assertIsNone(service.poll())
 
+    def test_jobs_request_cpus_and_memory_of_nodes(self):
+        cluster = self.folder / "nodes.yaml"
+        cluster.write_text("version: 2\ndevice_types: [{name: cpu, kind: cpu, count: 4}]\nnodes:\n"
+                           "  - {name: large, cpus: 4, memory: 16 GB, devices: [{type: cpu, count: 2}]}\n"
+                           "  - {name: small, cpus: 1, memory: 16 GB, devices: [{type: cpu, count: 2}]}\n")
+        self.serve("--cluster", cluster, "--slot-duration", "1s")
+        self.schedule("submit", "--name", "first", "--cpus-per-worker", 3, "--memory-per-worker", "10GB", "--estimated-duration", "60s",
+                      "--", "sleep", 60)
+        self.assertEqual(self.wait_until("first", "running", 1)[4], "large:1")
+        self.assertIn("node large: up, 1 of 2 cpu, 3 of 4 CPUs, 10 GB of 16 GB of memory used", self.schedule("list"))
+        self.schedule("submit", "--name", "second", "--cpus-per-worker", 2, "--estimated-duration", "60s", "--", "true")
+        why = self.schedule("why", "second")
+        self.assertIn("it needs 1 device with 2 CPUs, and 3 devices are free, but none with as much beside", why)
+        self.assertIn("blocked by: resources", why)
+        self.assertIn("cpus_per_worker is '5'; accepted: up to 4, the most that a node has",
+                      self.schedule("submit", "--name", "third", "--cpus-per-worker", 5, "--", "true", expect=2))
+        self.schedule("cancel", "first")
+        self.wait_until("second", "completed")
+
     def test_refusals(self):
         self.assertIn("no service has been started", self.schedule("list", expect=2))
         first = self.serve("--cluster", "2x2")

@@ -127,6 +127,18 @@ class SlurmJobs(LiveService):
         self.wait_until("nothing", "failed")
         self.assertIn("cannot start 'no-such-program': No such file or directory", self.schedule("why", "nothing"))
 
+    def test_slurm_gives_workers_the_cpus_and_memory_that_they_request(self):
+        self.serve(*self.flags)
+        self.submit("asks", "bash", "-c", "echo $MOTLEY_NODES; echo $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_CPU", workers=2,
+                    cpus_per_worker=2, memory_per_worker="400MiB")
+        self.wait_until("asks", "completed")
+        nodes, given = self.output("asks").split("\n")[:2]
+        self.assertRegex(nodes, r"n\d:1,n\d:1")  # of two CPUs each
+        self.assertEqual(given, "2 200")
+        refused = ("--workers", 1, "--memory-per-worker", "2GiB", "--", "true")
+        self.assertIn("memory_bytes_per_worker is '2147483648'; accepted: up to 1048576000, the most that a node has",
+                      self.schedule("submit", "--name", "large", *refused, expect=2))
+
     def test_a_command_that_fails_with_its_node_is_not_to_blame(self):
         self.serve(*self.flags)
         mark = self.folder / "mark"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -11,6 +12,7 @@
 #include "motley/base/os/own_program.h"
 #include "motley/base/text.h"
 #include "motley/base/units.h"
+#include "motley/cluster/machine.h"
 #include "motley/scheduling/executors/executors.h"
 #include "motley/scheduling/policies/policies.h"
 
@@ -27,14 +29,25 @@ scheduling::SlurmOptions slurm_options(const SchedulerRequest& request) {
 // The nodes that --cluster names, or all that the executor has. Those of Slurm must be Slurm's.
 Result<scheduling::ClusterTopology> read_nodes(const SchedulerRequest& request) {
   if (request.executor != "slurm") {
-    const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-    return make_topology(request.topology, scheduling::uniform(1, static_cast<int>(cores)));
+    const cluster::Machine machine = cluster::detect_machine();
+    scheduling::ClusterTopology here = scheduling::uniform(1, machine.cores);
+    here.set_resource(scheduling::kCpus, machine.cores);
+    here.set_resource(scheduling::kMemory, machine.memory_bytes);
+    return make_topology(request.topology, std::move(here));
   }
   MOTLEY_ASSIGN(const scheduling::ClusterTopology there, scheduling::slurm_topology(slurm_options(request)));
   MOTLEY_ASSIGN(scheduling::ClusterTopology topology, make_topology(request.topology, there));
   for (const scheduling::Node& node : topology.nodes) {
     const auto known = std::ranges::find(there.nodes, node.name, &scheduling::Node::name);
-    if (known != there.nodes.end() && node.devices <= known->devices) continue;
+    if (known != there.nodes.end() && node.devices <= known->devices) {
+      const int place = topology.node_named(node.name);
+      for (std::size_t i = 0; i < there.resources.size(); ++i) {
+        const int its = topology.resource_named(there.resources[i]);
+        if (its >= 0 && std::isfinite(node.resources[static_cast<std::size_t>(its)])) continue;
+        topology.set_resource(there.resources[i], place, known->resources[i]);
+      }
+      continue;
+    }
     std::vector<std::string> names;
     for (const scheduling::Node& one : there.nodes) names.push_back(fmt::format("{} ({})", one.name, one.devices));
     return fail(ErrorCode::kInvalidInput, "--cluster: node '{}' with {} devices is none of Slurm's; accepted: {}",

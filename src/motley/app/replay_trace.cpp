@@ -78,14 +78,6 @@ const OptionTable<TraceQuestion>& TraceQuestion::options() {
        &TraceQuestion::throughputs},
       {{"device_type", kText, "device type of that table to run on"}, &TraceQuestion::device_type},
       {"", &TraceQuestion::topology},
-      {{"node_cpus", kReal,
-        "CPUs of each node, of which each worker takes its job's cpus_per_worker beside its device; default: no limit",
-        0.001, 1e6},
-       &TraceQuestion::node_cpus},
-      {{"node_memory", kBytes,
-        "memory of each node, of which each worker takes its job's memory_bytes_per_worker; default: no limit", 1,
-        1e15},
-       &TraceQuestion::node_memory},
       {{"load", kReal,
         "scale the arrival times so that the jobs ask for this fraction of all device-seconds until the last arrival; "
         "default: as recorded",
@@ -148,9 +140,9 @@ Result<std::optional<Workload>> TraceReplay::draw(std::uint64_t seed) const {
     return fail(ErrorCode::kInvalidInput, "--cluster: '{}', but '{}' has a cluster of its own; accepted: none",
                 question_.topology.cluster, question_.trace);
   }
-  if (question_.node_cpus > 0 || question_.node_memory > 0) {
+  if (question_.topology.node_cpus > 0 || question_.topology.node_memory > 0) {
     return fail(ErrorCode::kInvalidInput, "{}: is given, but '{}' has a cluster of its own; accepted: none",
-                question_.node_cpus > 0 ? "--node-cpus" : "--node-memory", question_.trace);
+                question_.topology.node_cpus > 0 ? "--node-cpus" : "--node-memory", question_.trace);
   }
   MOTLEY_ASSIGN(auto topology, make_topology(question_.topology, std::move(setting->topology)));
   return Workload{.name = question_.trace,
@@ -166,8 +158,6 @@ Result<Workload> TraceReplay::read() const {
     return fail(ErrorCode::kInvalidInput, "--cluster: is missing; accepted: such as 128, 16x8, or a cluster.yaml");
   }
   MOTLEY_ASSIGN(auto topology, make_topology(question_.topology));
-  if (question_.node_cpus > 0) topology.add_resource(scheduling::kCpus, question_.node_cpus);
-  if (question_.node_memory > 0) topology.add_resource(scheduling::kMemory, question_.node_memory);
   std::optional<scheduling::Applications> applications;
   if (std::filesystem::is_directory(question_.throughputs)) {
     MOTLEY_ASSIGN(applications, scheduling::Applications::read(question_.throughputs, topology));

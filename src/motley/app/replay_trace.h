@@ -19,8 +19,6 @@ struct TraceQuestion {
   std::string throughputs;
   std::string device_type = scheduling::TraceOptions().device_type;
   ClusterRequest topology;
-  double node_cpus = 0;               // of each node, which jobs' workers request; 0: no limit
-  double node_memory = 0;             // likewise, bytes
   std::vector<std::string> policies;  // none: those that suit any trace
   std::string placement = "any";
   std::string objective = "utility";

@@ -26,6 +26,16 @@ const OptionTable<ClusterRequest>& ClusterRequest::options() {
       {{"inter_node_bandwidth", kBytesPerSecond,
         "bandwidth of a node's link to the others; default: the cluster file's, else no limit", 1},
        &ClusterRequest::inter_node_bandwidth},
+      {{"node_cpus", kReal,
+        "CPUs of each node, of which each worker takes what its job requests beside its device; default: the cluster "
+        "file's, else no limit",
+        0.001, 1e6},
+       &ClusterRequest::node_cpus},
+      {{"node_memory", kBytes,
+        "memory of each node, of which each worker takes what its job requests; default: the cluster file's, else no "
+        "limit",
+        1, 1e15},
+       &ClusterRequest::node_memory},
   };
   return options;
 }
@@ -44,6 +54,11 @@ scheduling::ClusterTopology make_topology(const cluster::Cluster& cluster) {
     if (devices == 0) continue;
     topology.nodes.push_back(
         {.name = node.name, .devices = static_cast<int>(devices), .type = topology.type_named(type)});
+  }
+  for (const cluster::Node& node : cluster.nodes) {
+    const int place = topology.node_named(node.name);
+    if (place >= 0 && node.cpus > 0) topology.set_resource(scheduling::kCpus, place, node.cpus);
+    if (place >= 0 && node.memory_bytes > 0) topology.set_resource(scheduling::kMemory, place, node.memory_bytes);
   }
   for (const cluster::Link& link : cluster.links) {
     double& slowest =
@@ -69,6 +84,8 @@ Result<scheduling::ClusterTopology> make_topology(const ClusterRequest& request,
   }
   if (request.intra_node_bandwidth > 0) topology.network.intra_node_bandwidth = request.intra_node_bandwidth;
   if (request.inter_node_bandwidth > 0) topology.network.inter_node_bandwidth = request.inter_node_bandwidth;
+  if (request.node_cpus > 0) topology.set_resource(scheduling::kCpus, request.node_cpus);
+  if (request.node_memory > 0) topology.set_resource(scheduling::kMemory, request.node_memory);
   return topology;
 }
 

@@ -306,12 +306,17 @@ struct ListedJob {
   double submitted = 0, started = 0, finished = 0;
   std::string last_change;
 };
+struct ListedResource {
+  std::string name;
+  double total = 0, used = 0;
+};
 struct ListedNode {
   std::string name, type;
   int devices = 0;
   int used = 0;
   std::string state;
   AnyJson jobs;
+  std::vector<ListedResource> resources;
 };
 struct ListResult {
   std::vector<ListedJob> jobs;
@@ -351,6 +356,12 @@ void fields(Archive& archive, ListedJob& job) {
   archive.required("last_change", job.last_change);
 }
 template <class Archive>
+void fields(Archive& archive, ListedResource& resource) {
+  archive.required("name", resource.name, "cpus, memory");
+  archive.required("total", resource.total, "of the node; memory in bytes");
+  archive.required("used", resource.used, "what jobs there have requested");
+}
+template <class Archive>
 void fields(Archive& archive, ListedNode& node) {
   archive.required("name", node.name);
   archive.required("type", node.type);
@@ -358,6 +369,7 @@ void fields(Archive& archive, ListedNode& node) {
   archive.required("used", node.used);
   archive.required("state", node.state);
   archive.required("jobs", node.jobs, "workers by name of the job");
+  archive.required("resources", node.resources, "of which the node has so much for jobs");
 }
 template <class Archive>
 void fields(Archive& archive, ListResult& result) {

@@ -190,8 +190,12 @@ void print_list(const ListResult& list) {
   }
   print_columns(rows);
   for (const ListedNode& node : list.nodes) {
-    std::printf("node %s: %s, %d of %d %s used\n", node.name.c_str(), node.state.c_str(), node.used, node.devices,
-                node.type.empty() ? "devices" : node.type.c_str());
+    std::string text = fmt::format("node {}: {}, {} of {} {}", node.name, node.state, node.used, node.devices,
+                                   node.type.empty() ? "devices" : node.type);
+    for (const ListedResource& resource : node.resources) {
+      if (resource.used > 0) text += ", " + scheduling::describe_used(resource.name, resource.used, resource.total);
+    }
+    std::printf("%s used\n", text.c_str());
   }
 }
 

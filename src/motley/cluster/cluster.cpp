@@ -232,7 +232,11 @@ Result<Cluster> parse_cluster(std::string_view text, const std::string& name) {
 
   std::set<std::string> nodes;
   for (const StrictYaml& section : file.list("nodes")) {
-    Node node{.name = read_name(section, nodes), .address = section.text("address", "127.0.0.1")};
+    Node node{.name = read_name(section, nodes),
+              .address = section.text("address", "127.0.0.1"),
+              .devices = {},
+              .cpus = section.number("cpus", {.min = 0, .max = 1e6, .fallback = 0}),
+              .memory_bytes = section.bytes("memory", {.min = 0, .max = 1e15, .fallback = 0})};
     for (const StrictYaml& devices : section.list("devices")) {
       NodeDevices held;
       held.type = devices.text("type");
@@ -341,10 +345,12 @@ std::string write_device_type(const DeviceType& type) {
 }
 
 std::string write_node(const Node& node) {
-  return fmt::format("name: {}\naddress: {}\n{}", quoted(node.name), quoted(node.address),
-                     list("devices", node.devices, [](const NodeDevices& held) {
-                       return fmt::format("{{type: {}, count: {}}}", quoted(held.type), held.count);
-                     }));
+  std::string text = fmt::format("name: {}\naddress: {}\n", quoted(node.name), quoted(node.address));
+  if (node.cpus > 0) text += fmt::format("cpus: {}\n", node.cpus);
+  if (node.memory_bytes > 0) text += fmt::format("memory: {}\n", exact_bytes(node.memory_bytes));
+  return text + list("devices", node.devices, [](const NodeDevices& held) {
+           return fmt::format("{{type: {}, count: {}}}", quoted(held.type), held.count);
+         });
 }
 
 std::string write_link(const Link& link) {

@@ -56,6 +56,8 @@ struct Node {
   std::string name;
   std::string address = "127.0.0.1";  // as the other nodes reach it
   std::vector<NodeDevices> devices;
+  double cpus = 0;          // that jobs' workers may request; 0: not known
+  double memory_bytes = 0;  // likewise
 
   bool operator==(const Node&) const = default;
 };

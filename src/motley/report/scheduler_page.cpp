@@ -179,6 +179,7 @@ class NodeTable {
   }
 
   std::string card_html() const {
+    const bool has_resources = !controller_.topology().resources.empty();
     Rows rows;
     for (std::size_t i = 0; i < controller_.topology().nodes.size(); ++i) {
       const scheduling::Node& node = controller_.topology().nodes[i];
@@ -187,13 +188,20 @@ class NodeTable {
       const std::string words = fmt::format("{} of {}", devices, node.devices);
       const std::string jobs = found == used_.end() ? "" : fmt::format("{}", fmt::join(found->second.second, ", "));
       const double extent = std::max(1, node.devices);
+      std::vector<std::string> requested;
+      for (const auto& [name, total, used] : controller_.resources(i)) {
+        requested.push_back(scheduling::describe_used(name, used, total));
+      }
       rows.push_back({escape(node.name), escape(controller_.topology().type_name(node)), controller_.node_state(i),
                       words,
                       segment_bar({{0, static_cast<double>(devices), "compute", words + " devices are used"}}, extent,
                                   fmt::format("{}: {} devices are used", node.name, words)),
                       escape(jobs)});
+      if (has_resources) rows.back().push_back(escape(fmt::format("{}", fmt::join(requested, ", "))));
     }
-    return card("Nodes", "", table({"node", "type", "state", "devices used", "", "jobs"}, rows, {3}), true);
+    std::vector<std::string> head = {"node", "type", "state", "devices used", "", "jobs"};
+    if (has_resources) head.emplace_back("requested");
+    return card("Nodes", "", table(head, rows, {3}), true);
   }
 
  private:

@@ -683,6 +683,86 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
               HasSubstr("workers is '3'; accepted: up to 2, all devices of the cluster that it could have"));
 }
 
+class RequestsTest : public ControllerTest {
+ protected:
+  // Of 4 devices each, n0 with 8 CPUs and 32 GB, n1 with 2 CPUs.
+  void make_nodes() {
+    ClusterTopology topology = make_topology(2, 4);
+    topology.set_resource(kCpus, 0, 8);
+    topology.set_resource(kCpus, 1, 2);
+    topology.set_resource(kMemory, 0, 32e9);
+    ControllerOptions options;
+    options.policy = "fifo-backfill";
+    make(topology, options);
+    world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  }
+  static SubmittedJob requesting(const std::string& name, int workers, double cpus, double memory = 0) {
+    SubmittedJob job = ControllerTest::job(name, workers);
+    job.cpus_per_worker = cpus;
+    job.memory_bytes_per_worker = memory;
+    return job;
+  }
+  std::string refused(const SubmittedJob& job) {
+    const auto ids = controller_->submit({job}, world_.now);
+    return ids ? std::string("taken") : ids.error().message;
+  }
+};
+
+TEST_F(RequestsTest, JobsRunWhereTheirCpusAndMemoryAre) {
+  make_nodes();
+  ASSERT_TRUE(controller_->submit({requesting("four", 2, 4)}, world_.now));
+  step();
+  EXPECT_THAT(controller().find("four")->nodes, ElementsAre(NodeAllocation{"n0", 2}));
+  ASSERT_TRUE(controller_->submit({requesting("waits", 3, 1), job("plain", 2)}, world_.now));
+  step(100);
+  EXPECT_EQ(state("waits"), JobState::kPending) << "two more CPUs are free";
+  EXPECT_EQ(state("plain"), JobState::kRunning) << "nobody waits for what takes no CPUs";
+  const auto resources = controller().resources(0);
+  ASSERT_EQ(resources.size(), 2u);
+  EXPECT_EQ(resources[0].name, kCpus);
+  EXPECT_EQ(resources[0].total, 8);
+  EXPECT_EQ(resources[0].used, 8);
+  EXPECT_EQ(controller().resources(1).size(), 1u) << "nothing is said of its memory";
+  const auto why = explain(controller().present(world_.now, "waits"), "waits");
+  ASSERT_TRUE(why) << why.error().message;
+  EXPECT_EQ(why->blocked_by, "resources");
+  EXPECT_THAT(why->reason, HasSubstr("it needs 3 devices, each with 1 CPU, and 4 devices are free, but only 2 with"));
+  // One that is started again knows what its jobs have.
+  make_nodes();
+  step(1);
+  EXPECT_EQ(state("waits"), JobState::kPending);
+  ASSERT_TRUE(controller_->cancel("four", world_.now));
+  step(1);
+  step(2);
+  step(100);
+  EXPECT_EQ(state("waits"), JobState::kRunning);
+}
+
+TEST_F(RequestsTest, ANodeMoreHasCpusAndMemory) {
+  make_nodes();
+  ASSERT_TRUE(controller_->submit({requesting("first", 1, 8), requesting("second", 1, 8, 32e9)}, world_.now));
+  step();
+  WhatIf change;
+  change.add_nodes = {{"more", 1}};
+  const auto rows = what_if(controller().present(world_.now), change);
+  ASSERT_TRUE(rows) << rows.error().message;
+  const Comparison& waits = rows->at(state("first") == JobState::kPending ? 0 : 1);
+  EXPECT_LT(waits.finishes_then, waits.finishes);
+}
+
+TEST_F(RequestsTest, RefusesWhatNoNodeHas) {
+  make_nodes();
+  EXPECT_THAT(refused(requesting("a", 1, 9)),
+              HasSubstr("cpus_per_worker is '9'; accepted: up to 8, the most that a node"));
+  EXPECT_THAT(refused(requesting("a", 3, 4)),
+              HasSubstr("workers is '3'; accepted: up to 2, all devices of the cluster that it could have"));
+  EXPECT_EQ(refused(requesting("a", 1, 0, 1e12)), "taken") << "n1 says nothing of its memory";
+  make(2, 4);
+  EXPECT_THAT(
+      refused(requesting("b", 1, 0, 1e9)),
+      HasSubstr("memory_bytes_per_worker is '1000000000'; accepted: none, as the cluster does not say how much"));
+}
+
 TEST_F(ControllerTest, WhatIfChangesNothingAndForetells) {
   make(1, 2);
   world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };

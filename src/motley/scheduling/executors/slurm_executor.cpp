@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -24,6 +25,7 @@ constexpr double kAnswerSeconds = 20;   // in which Slurm's programs have to ans
 constexpr double kAskSeconds = 1;       // between questions to Slurm
 constexpr double kFileSeconds = 5;      // in which a file of another node is seen here
 constexpr double kSuspectSeconds = 60;  // for which a node that did not answer gets no jobs
+constexpr double kMebibyte = 1 << 20;   // Slurm's unit of memory
 constexpr int kMaxRefusals = 5;         // of an attempt by sbatch, before it counts as failed
 constexpr int kRefusedCode = 1;         // the exit code of such an attempt
 
@@ -93,25 +95,27 @@ Gpus gpus_in(const std::string& resources) {
 struct SlurmNode {
   std::string name;
   int cpus = 0;
+  double memory_bytes = 0;  // 0: Slurm does not know
   Gpus gpus;
   bool is_there = false;
 };
 
 // Each node once. Nothing where Slurm does not answer.
 std::optional<std::vector<SlurmNode>> read_nodes(const SlurmOptions& options) {
-  std::vector<std::string> words = {"sinfo", "--noheader", "--Node", "--format=%N|%c|%T|%G"};
+  std::vector<std::string> words = {"sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%T|%G"};
   if (!options.partition.empty()) words.push_back("--partition=" + options.partition);
   const Output answer = ask(words);
   if (!answer.is_good()) return {};
   std::vector<SlurmNode> nodes;
   std::set<std::string> names;
-  for (const auto& row : table(answer.text, 4)) {
+  for (const auto& row : table(answer.text, 5)) {
     if (!names.insert(row[0]).second) continue;  // it is in several partitions
     static const std::set<std::string> good_states = {"allocated", "completing", "idle", "mixed", "planned"};
     // Marks such as '~' (asleep) and '#' (waking up) follow the state; '*' says that the node does not answer.
-    const std::string state = row[2].substr(0, row[2].find_first_not_of("abcdefghijklmnopqrstuvwxyz"));
-    nodes.push_back({row[0], number_in(row[1]), gpus_in(row[3]),
-                     good_states.contains(state) && row[2].find('*') == std::string::npos});
+    const std::string state = row[3].substr(0, row[3].find_first_not_of("abcdefghijklmnopqrstuvwxyz"));
+    const int mebibytes = number_in(row[2]);  // 1 where nobody has told it
+    nodes.push_back({row[0], number_in(row[1]), mebibytes > 1 ? mebibytes * kMebibyte : 0, gpus_in(row[4]),
+                     good_states.contains(state) && row[3].find('*') == std::string::npos});
   }
   return nodes;
 }
@@ -248,6 +252,11 @@ class SlurmExecutor final : public Executor {
                     fmt::format("--ntasks={}", names.size() * static_cast<std::size_t>(workers)),
                     fmt::format("--ntasks-per-node={}", workers)});
       if (has_gpus) words.push_back(fmt::format("--gres=gpu:{}", workers));
+      const double cpus = std::max(1.0, std::ceil(attempt.cpus_per_worker));
+      if (attempt.cpus_per_worker > 0) words.push_back(fmt::format("--cpus-per-task={}", cpus));
+      if (attempt.memory_bytes_per_worker > 0) {
+        words.push_back(fmt::format("--mem-per-cpu={}", std::ceil(attempt.memory_bytes_per_worker / cpus / kMebibyte)));
+      }
       if (!options_.partition.empty()) words.push_back("--partition=" + options_.partition);
       words.insert(words.end(), options_.options.begin(), options_.options.end());
     }
@@ -341,6 +350,10 @@ Result<ClusterTopology> slurm_topology(const SlurmOptions& options) {
     topology.nodes.push_back({.name = node.name,
                               .devices = has_gpus ? node.gpus.count : node.cpus,
                               .type = topology.type_named(has_gpus ? node.gpus.type : "cpu")});
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    topology.set_resource(kCpus, static_cast<int>(i), nodes[i].cpus);
+    if (nodes[i].memory_bytes > 0) topology.set_resource(kMemory, static_cast<int>(i), nodes[i].memory_bytes);
   }
   return topology;
 }

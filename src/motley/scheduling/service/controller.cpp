@@ -95,6 +95,24 @@ const char* Controller::node_state(std::size_t node) const {
   return drained_.contains(topology_.nodes[node].name) ? "drained" : is_available(node) ? "up" : "down";
 }
 
+std::vector<Controller::NodeResource> Controller::resources(std::size_t node) const {
+  std::vector<NodeResource> resources;
+  for (std::size_t i = 0; i < topology_.resources.size(); ++i) {
+    const std::string& name = topology_.resources[i];
+    const double total = topology_.nodes[node].resources[i];
+    if (!std::isfinite(total)) continue;
+    double used = 0;
+    for (const Live& live : live_) {
+      const JobRecord& one = record(live.id);
+      for (const NodeAllocation& allocation : one.nodes) {
+        if (allocation.node == topology_.nodes[node].name) used += allocation.workers * requested(one.job, name);
+      }
+    }
+    resources.push_back({name, total, used});
+  }
+  return resources;
+}
+
 // --- What comes from outside
 
 Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& jobs, double now) {
@@ -192,7 +210,9 @@ Attempt Controller::make_attempt(const JobRecord& record) const {
           record.job.directory,
           job / fmt::format("attempt-{}", record.attempt),
           record.nodes,
-          record.resizing.empty() ? "" : fmt::format("{} {}", count_workers(record.resizing), record.resizes)};
+          record.resizing.empty() ? "" : fmt::format("{} {}", count_workers(record.resizing), record.resizes),
+          record.job.cpus_per_worker,
+          record.job.memory_bytes_per_worker};
 }
 
 Placement Controller::to_placement(const std::vector<NodeAllocation>& nodes) const {
@@ -220,7 +240,7 @@ void Controller::add_live(int id) {
   const JobRecord& one = record(id);
   places_.emplace(id, live_.size());
   live_.push_back({id, one.attempt_started});
-  jobs_.push_back(make_job(one.job, one.submitted, topology_.types));
+  jobs_.push_back(make_job(one.job, one.submitted, topology_));
   jobs_.back().elastic->restart_cost_seconds = one.restart_cost();
   Progress progress{.run_seconds = one.run_seconds,
                     .device_seconds = one.device_seconds,

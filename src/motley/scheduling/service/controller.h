@@ -74,6 +74,12 @@ class Controller {
   Attempt make_attempt(const JobRecord& record) const;
   bool is_available(std::size_t node) const;
   const char* node_state(std::size_t node) const;  // "drained", "up" or "down"
+  // CPUs and memory of a node, where it has a limit: how much there is, and how much jobs there have requested.
+  struct NodeResource {
+    std::string name;
+    double total = 0, used = 0;
+  };
+  std::vector<NodeResource> resources(std::size_t node) const;
   const std::string& policy() const { return options_.policy; }
 
   // What of a job a forecast begins with.

@@ -23,6 +23,8 @@ struct Attempt {
   std::filesystem::path folder;  // the attempt's own: output, and what the executor notes
   std::vector<NodeAllocation> nodes;
   std::string request = {};  // for another number of workers (worker_count.h), which no other one is like; empty: none
+  double cpus_per_worker = 0;          // that it takes of its node beside its device; 0: as many as its nodes give it
+  double memory_bytes_per_worker = 0;  // likewise
 };
 
 // What the command finds in its environment: MOTLEY_JOB, MOTLEY_ATTEMPT, MOTLEY_ATTEMPT_FOLDER, MOTLEY_WORKERS, and

@@ -59,6 +59,26 @@ std::string describe_next_decision(const Controller::Snapshot& present) {
   return std::isfinite(seconds) ? "in " + format_seconds(std::max(0.0, seconds)) : "once a job comes or ends";
 }
 
+// "2 devices, each with 4 CPUs and 16 GB of memory".
+std::string describe_need(const SubmittedJob& submitted, const Job& job) {
+  std::vector<std::string> each;
+  if (submitted.cpus_per_worker > 0) {
+    each.push_back(fmt::format("{} CPU{}", submitted.cpus_per_worker, submitted.cpus_per_worker == 1 ? "" : "s"));
+  }
+  if (submitted.memory_bytes_per_worker > 0) {
+    each.push_back(format_bytes(submitted.memory_bytes_per_worker) + " of memory");
+  }
+  return format_count(job.min_workers(), "device") +
+         (each.empty() ? ""
+                       : fmt::format("{} with {}", job.min_workers() == 1 ? "" : ", each", fmt::join(each, " and ")));
+}
+
+// Devices that it may have, whatever else it requests.
+int count_free(const ClusterTopology& topology, Job job) {
+  job.requests.clear();
+  return max_devices(topology, job);
+}
+
 // "1 device is", "3 devices are".
 std::string count_devices(int devices) {
   return format_count(devices, "device") + (devices == 1 ? " is" : " are");
@@ -76,7 +96,7 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
   if (available < job.min_workers()) {
     answer.blocked_by = "nodes";
     answer.reason = fmt::format("it needs {}, and the nodes that are there have {} of {}",
-                                format_count(job.min_workers(), "device"), available, present.all.devices());
+                                describe_need(record.job, job), available, present.all.devices());
     for (std::size_t i = 0; i < present.all.nodes.size(); ++i) {
       const Node& node = present.all.nodes[i];
       if (present.node_states[i] == "up") continue;
@@ -92,17 +112,26 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
   std::vector<std::string> stopping;
   for (const JobRecord& other : present.records) {
     for (const NodeAllocation& allocation : other.nodes) {
-      const int node = rest.node_named(allocation.node);
-      if (node >= 0)
-        rest.nodes[index(node)].devices = std::max(0, rest.nodes[index(node)].devices - allocation.workers);
+      const int place = rest.node_named(allocation.node);
+      if (place < 0) continue;
+      Node& node = rest.nodes[index(place)];
+      node.devices = std::max(0, node.devices - allocation.workers);
+      for (std::size_t i = 0; i < rest.resources.size(); ++i) {
+        node.resources[i] =
+            std::max(0.0, node.resources[i] - allocation.workers * requested(other.job, rest.resources[i]));
+      }
     }
     if (other.state == JobState::kStopping) stopping.push_back(other.job.name);
   }
   const int free = max_devices(rest, job);
   if (free < job.min_workers()) {
-    answer.blocked_by = stopping.empty() ? "devices" : "handover";
-    answer.reason = fmt::format("it needs {}, and {} of {} {} free", format_count(job.min_workers(), "device"), free,
-                                available, free == 1 ? "is" : "are");
+    const int alone = count_free(rest, job);
+    const bool has_devices = alone >= job.min_workers();
+    answer.blocked_by = !stopping.empty() ? "handover" : has_devices ? "resources" : "devices";
+    answer.reason = fmt::format("it needs {}, and ", describe_need(record.job, job));
+    answer.reason += has_devices ? fmt::format("{} free, but {} with as much beside", count_devices(alone),
+                                               free == 0 ? "none" : fmt::format("only {}", free))
+                                 : fmt::format("{} of {} {} free", free, available, free == 1 ? "is" : "are");
     if (!stopping.empty()) {
       answer.reason += fmt::format("; {} {} saving work to give back theirs", fmt::join(stopping, ", "),
                                    stopping.size() == 1 ? "is" : "are");
@@ -126,7 +155,7 @@ void foretell_more(const Controller::Snapshot& present, std::size_t place, const
                    const Deadline& deadline, Explanation& answer) {
   ClusterTopology more = present.topology;
   const std::vector<int> types = list_types(present.jobs[place]);
-  more.nodes.push_back({.name = "one more", .type = std::max(0, types.empty() ? 0 : types.front())});
+  more.add_node({.name = "one more", .type = std::max(0, types.empty() ? 0 : types.front())});
   const auto with_more = forecast(present, present_jobs(present), more, true, deadline);
   if (!with_more || !std::isfinite(expected[place].finishes)) return;
   double saved = 0;
@@ -269,7 +298,7 @@ Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, con
                   node.type, types.empty() ? "none" : fmt::format("{}", fmt::join(types, ", ")));
     }
     const int type = node.type.empty() ? 0 : topology.type_named(node.type);
-    topology.nodes.push_back({.name = node.name, .devices = node.devices, .type = type});
+    topology.add_node({.name = node.name, .devices = node.devices, .type = type});
   }
   for (const std::string& name : change.drain) {
     const int node = topology.node_named(name);
@@ -303,7 +332,7 @@ Result<std::vector<Comparison>> what_if(const Controller::Snapshot& present, con
     if (std::ranges::find(present.jobs, job.name, &Job::name) != present.jobs.end()) {
       return fail(ErrorCode::kInvalidInput, "submit: there is a job '{}' already", job.name);
     }
-    jobs.jobs.push_back(make_job(job, present.now, topology.types));
+    jobs.jobs.push_back(make_job(job, present.now, topology));
     jobs.standings.push_back({.cooldown = present.options.cooldown(job.restart_cost_seconds)});
     row_of.push_back(rows.size());
     rows.push_back({job.name});

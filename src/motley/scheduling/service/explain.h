@@ -11,7 +11,7 @@ namespace motley::scheduling {
 struct Explanation {
   std::string name;
   std::string state;
-  std::string blocked_by;       // of nodes, devices, uplinks, handover, turn, scheduler; empty where nothing does
+  std::string blocked_by;       // of nodes, devices, resources, uplinks, handover, turn, scheduler; empty: nothing
   std::string reason;           // in a sentence
   std::string changed;          // why it was last started, resized, moved or stopped; empty: never
   std::string one_more_device;  // what one device more would change, in a sentence; empty for jobs that are over

@@ -1,7 +1,9 @@
 #include "motley/scheduling/service/job_record.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <utility>
 
 #include "motley/base/os/file.h"
 #include "motley/scheduling/simulator/placement.h"
@@ -12,6 +14,11 @@ namespace {
 constexpr double kLongestSeconds = 1e9;
 constexpr double kMaxWeight = 1e9;
 constexpr double kLongestGrace = 3600;
+constexpr double kMaxCpus = 1e6;
+constexpr double kMaxMemory = 1e15;  // bytes
+
+constexpr std::array<std::pair<const char*, const char*>, 2> kRequests = {
+    {{"cpus_per_worker", kCpus}, {"memory_bytes_per_worker", kMemory}}};  // fields and resources
 
 bool is_plain(char letter) {
   return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '-' || letter == '_' || letter == '.';
@@ -42,6 +49,10 @@ const OptionTable<SubmittedJob>& SubmittedJob::options() {
         "how long it should take with the workers it asks for; default: not known, and 1h is assumed", 1e-3,
         kLongestSeconds},
        &SubmittedJob::estimated_seconds},
+      {{"cpus_per_worker", kReal, "CPUs that each of its workers takes of its node, beside its device", 0, kMaxCpus},
+       &SubmittedJob::cpus_per_worker},
+      {{"memory_per_worker", kBytes, "memory that each of its workers takes of its node", 0, kMaxMemory},
+       &SubmittedJob::memory_bytes_per_worker},
       {{"restart_cost", kSeconds, "time that it loses whenever its workers change", 0, kLongestSeconds},
        &SubmittedJob::restart_cost_seconds},
       {{"grace_period", kSeconds, "time between the notice to stop (SIGTERM) and the end (SIGKILL)", 0, kLongestGrace},
@@ -68,7 +79,21 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   if (!std::ranges::all_of(job.name, is_plain)) return refuse("name", job.name, "letters, digits, '-', '_' and '.'");
   if (job.command.empty() || job.command.front().empty()) return refuse("command", "", "a program and its arguments");
   if (!job.directory.starts_with('/')) return refuse("directory", job.directory, "an absolute path");
-  const Job seen = make_job(job, 0, topology.types);
+  for (const auto& [field, resource] : kRequests) {
+    const double amount = requested(job, resource);
+    if (amount <= 0) continue;
+    const int place = topology.resource_named(resource);
+    if (place < 0) {
+      return refuse(field, amount,
+                    fmt::format("none, as the cluster does not say how much its nodes have "
+                                "(motley schedule serve --node-{})",
+                                resource));
+    }
+    if (const double most = topology.most(place); amount > most) {
+      return refuse(field, amount, fmt::format("up to {}, the most that a node has", most));
+    }
+  }
+  const Job seen = make_job(job, 0, topology);
   const int min_workers = seen.min_workers();
   if (job.workers < 1) return refuse("workers", job.workers, "an integer from 1");
   if (min_workers > job.workers) {
@@ -120,7 +145,12 @@ bool scales(const SubmittedJob& job) {
   });
 }
 
-Job make_job(const SubmittedJob& submitted, double arrival, const std::vector<std::string>& types) {
+double requested(const SubmittedJob& job, const std::string& resource) {
+  if (resource == kCpus) return job.cpus_per_worker;
+  return resource == kMemory ? job.memory_bytes_per_worker : 0;
+}
+
+Job make_job(const SubmittedJob& submitted, double arrival, const ClusterTopology& topology) {
   Job job;
   job.name = submitted.name;
   job.arrival = arrival;
@@ -139,9 +169,12 @@ Job make_job(const SubmittedJob& submitted, double arrival, const std::vector<st
     job.elastic->max_workers = std::min(job.elastic->max_workers, job.workers);
     job.elastic->speedup = {{2, 1}};
   }
-  for (std::size_t type = 0; !submitted.speeds.empty() && type < types.size(); ++type) {
-    const auto found = std::ranges::find(submitted.speeds, types[type], &SubmittedJob::Speed::type);
+  for (std::size_t type = 0; !submitted.speeds.empty() && type < topology.types.size(); ++type) {
+    const auto found = std::ranges::find(submitted.speeds, topology.types[type], &SubmittedJob::Speed::type);
     job.type_speeds.push_back(found == submitted.speeds.end() ? 0 : found->speed);
+  }
+  if (submitted.cpus_per_worker > 0 || submitted.memory_bytes_per_worker > 0) {
+    for (const std::string& resource : topology.resources) job.requests.push_back(requested(submitted, resource));
   }
   return job;
 }

@@ -23,16 +23,18 @@ struct SubmittedJob {
   // started, its own folder that stays from attempt to attempt, and "--resume" from the second attempt on (nothing
   // before). At SIGTERM it is to save what it has done and end; it ends with 0 only once all is done.
   std::vector<std::string> command;
-  std::string directory;             // where it runs
-  int workers = 1;                   // that it asks for
-  int min_workers = 0;               // with which it can run; 0: what it asks for
-  int max_workers = 0;               // that it can use; 0: what it asks for
-  double estimated_seconds = 0;      // that it is expected to take with the workers it asks for; 0: not known
-  double compute_seconds = 1;        // of an iteration, and
-  double gradient_bytes = 0;         // what it sends around its ring (motley/scheduling/trace/job.h)
-  double restart_cost_seconds = 10;  // in which it trains nothing, whenever its workers change
-  double grace_seconds = 30;         // from SIGTERM to SIGKILL
-  double weight = 1;                 // of its utility
+  std::string directory;               // where it runs
+  int workers = 1;                     // that it asks for
+  int min_workers = 0;                 // with which it can run; 0: what it asks for
+  int max_workers = 0;                 // that it can use; 0: what it asks for
+  double estimated_seconds = 0;        // that it is expected to take with the workers it asks for; 0: not known
+  double compute_seconds = 1;          // of an iteration, and
+  double gradient_bytes = 0;           // what it sends around its ring (motley/scheduling/trace/job.h)
+  double cpus_per_worker = 0;          // that each of its workers takes of its node, beside its device
+  double memory_bytes_per_worker = 0;  // likewise
+  double restart_cost_seconds = 10;    // in which it trains nothing, whenever its workers change
+  double grace_seconds = 30;           // from SIGTERM to SIGKILL
+  double weight = 1;                   // of its utility
   // The utility of its progress, in seconds of its own with the workers it asks for; its weight is the one above.
   Utility utility = {};
   double device_hour_cost = 0;  // what an hour of one of its devices costs, in the unit of its utility
@@ -94,6 +96,8 @@ void fields(Archive& archive, SubmittedJob& job) {
   archive.optional("estimated_duration", job.estimated_seconds, NumberIs::kPositive);
   archive.optional("compute_seconds", job.compute_seconds, NumberIs::kPositive);
   archive.optional("gradient_bytes", job.gradient_bytes);
+  archive.optional("cpus_per_worker", job.cpus_per_worker);
+  archive.optional("memory_bytes_per_worker", job.memory_bytes_per_worker);
   archive.required("restart_cost", job.restart_cost_seconds);
   archive.required("grace_period", job.grace_seconds);
   archive.optional("weight", job.weight, NumberIs::kPositive);
@@ -116,9 +120,12 @@ Result<std::vector<SubmittedJob>> parse_submitted_jobs(std::string_view body);
 // Whether a job is faster with more workers: it says so, or its command can tell how many it has.
 bool scales(const SubmittedJob& job);
 
+// What each of its workers takes of a resource of its node.
+double requested(const SubmittedJob& job, const std::string& resource);
+
 // As policies see it, which take a job of unknown duration for one of kAssumedSeconds, on machines with these types of
-// devices: `arrival` in seconds of whatever clock.
-Job make_job(const SubmittedJob& job, double arrival, const std::vector<std::string>& types);
+// devices and these resources: `arrival` in seconds of whatever clock.
+Job make_job(const SubmittedJob& job, double arrival, const ClusterTopology& topology);
 
 // The command with its placeholders filled in.
 std::vector<std::string> make_command(const SubmittedJob& job, int workers, int attempt, const std::string& folder);

@@ -137,6 +137,10 @@ Result<Json> list_nodes(Controller& controller, const httplib::Request&) {
   Json all = Json::array();
   for (std::size_t i = 0; i < controller.topology().nodes.size(); ++i) {
     const Node& node = controller.topology().nodes[i];
+    Json resources = Json::array();
+    for (const auto& [name, total, taken] : controller.resources(i)) {
+      resources.push_back({{"name", name}, {"total", total}, {"used", taken}});
+    }
     Json jobs = Json::object();
     int used = 0;
     for (const JobRecord& record : controller.records()) {
@@ -151,7 +155,8 @@ Result<Json> list_nodes(Controller& controller, const httplib::Request&) {
                    {"devices", node.devices},
                    {"used", used},
                    {"state", controller.node_state(i)},
-                   {"jobs", jobs}});
+                   {"jobs", jobs},
+                   {"resources", resources}});
   }
   return Json{{"nodes", all}};
 }

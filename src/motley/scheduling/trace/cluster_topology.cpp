@@ -5,6 +5,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "motley/base/units.h"
+
 namespace motley::scheduling {
 
 int limit_workers(int workers, std::span<const double> requests, std::span<const double> available) {
@@ -15,6 +17,11 @@ int limit_workers(int workers, std::span<const double> requests, std::span<const
     workers = std::min(workers, static_cast<int>(std::clamp<double>(most, 0, workers)));
   }
   return workers;
+}
+
+std::string describe_used(const std::string& resource, double used, double total) {
+  if (resource == kMemory) return fmt::format("{} of {} of memory", format_bytes(used), format_bytes(total));
+  return fmt::format("{:g} of {:g} {}", used, total, resource == kCpus ? "CPUs" : resource);
 }
 
 int ClusterTopology::devices(int type) const {
@@ -54,9 +61,29 @@ int ClusterTopology::resource_named(const std::string& name) const {
   return found == resources.end() ? -1 : static_cast<int>(found - resources.begin());
 }
 
-void ClusterTopology::add_resource(const std::string& name, double of_each_node) {
-  resources.push_back(name);
-  for (Node& node : nodes) node.resources.push_back(of_each_node);
+void ClusterTopology::set_resource(const std::string& name, double of_each_node) {
+  for (int node = 0; node < static_cast<int>(nodes.size()); ++node) set_resource(name, node, of_each_node);
+}
+
+void ClusterTopology::set_resource(const std::string& name, int node, double amount) {
+  if (resource_named(name) < 0) {
+    resources.push_back(name);
+    for (Node& one : nodes) one.resources.push_back(std::numeric_limits<double>::infinity());
+  }
+  nodes[index(node)].resources[index(resource_named(name))] = amount;
+}
+
+void ClusterTopology::add_node(Node node) {
+  for (std::size_t i = node.resources.size(); i < resources.size(); ++i) {
+    node.resources.push_back(most(static_cast<int>(i)));
+  }
+  nodes.push_back(std::move(node));
+}
+
+double ClusterTopology::most(int resource) const {
+  double most = 0;
+  for (const Node& node : nodes) most = std::max(most, node.resources[index(resource)]);
+  return most;
 }
 
 double ClusterTopology::total(int resource) const {

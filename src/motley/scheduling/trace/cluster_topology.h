@@ -58,7 +58,12 @@ struct ClusterTopology {
   int type_named(const std::string& name);        // its place among the types, to which it is added where it is new
   bool is_of_type(int node, int type) const { return type == kAnyType || nodes[index(node)].type == type; }
   int resource_named(const std::string& name) const;  // its place among the resources; -1 where there is none
-  void add_resource(const std::string& name, double of_each_node);
+  // How much of it each node has, or this one; nodes of which nothing is said have no limit.
+  void set_resource(const std::string& name, double of_each_node);
+  void set_resource(const std::string& name, int node, double amount);
+  // Without resources of its own it has as much of each as the node that has most of it.
+  void add_node(Node node);
+  double most(int resource) const;   // that one node has
   double total(int resource) const;  // of all nodes that have devices
   // Workers that have room on a node with nobody else, where each requests so much of each resource besides its device.
   int workers_on(int node, std::span<const double> requests) const;
@@ -69,6 +74,9 @@ struct ClusterTopology {
 // For how many of so many workers there is enough, where each requests so much of each resource and so much is
 // available; for all of them where either is empty.
 int limit_workers(int workers, std::span<const double> requests, std::span<const double> available);
+
+// "8 of 64 CPUs", "16 GB of 256 GB of memory".
+std::string describe_used(const std::string& resource, double used, double total);
 
 // All devices in one place, as schedulers count them that know no nodes.
 ClusterTopology pool(int devices);

@@ -21,7 +21,7 @@ constexpr std::int64_t kUncountedSteps = 12;  // in which the split follows the 
 constexpr std::int64_t kCountedSteps = 9;     // that count
 constexpr std::int64_t kEnoughSteps =
     10 * (kUncountedSteps + kCountedSteps);  // of a job, for which these are worth their time
-constexpr double kLargestRatio = 0.97;  // of steps with the CPUs to those without: what is nearer to 1 may be chance
+constexpr double kLargestRatio = 0.9;  // of steps with the CPUs to those without: what is nearer to 1 may be chance
 
 // A worker for each accelerator, and one with so many threads on the CPUs; 0: none.
 cluster::Cluster make_cluster(const Job& job, const Accelerators& accelerators, std::int64_t threads) {
