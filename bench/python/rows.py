@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
-DEADLINE = 600  # seconds of a run
+DEADLINE = 1800  # seconds of a run, also on a slow machine
 # Lets malloc keep what a step frees and the next one needs again, as motley.DataLoader does: the system would zero it anew.
 KEEPS_FREED = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_MAX_": "0"}
 
