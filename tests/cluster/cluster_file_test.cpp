@@ -46,7 +46,7 @@ Cluster random_cluster(Random& random) {
   cluster.nodes = {{"here",
                     "10.0.0.1",
                     {{"cpu", 1}, {"a100", 1 + static_cast<std::int64_t>(random.below(8))}},
-                    random.uniform() * 64,
+                    1 + random.uniform() * 64,
                     1 + random.uniform() * 1e12},
                    {"there", "::1", {{"cpu", 2}}}};
   cluster.links = {{"here", "there", 1 + 1e9 * random.uniform(), random.uniform(), true}, {"here", "here", 1e10, 0}};
@@ -123,6 +123,7 @@ TEST(ClusterFile, RefusesWhatCannotBe) {
       {"version: 2\n", "device_types is missing"},
       {"version: 2\ndevice_types: [{name: a b, kind: tpu}]\n", "device_types[0].kind is 'tpu'"},
       {"version: 2\ndevice_types: [{name: a b, kind: cpu}]\n", "device_types[0].name is 'a b'"},
+      {types + "nodes: [{name: n, cpus: 0}]\n", "nodes[0].cpus is '0'"},
       {types + "nodes: [{name: n}, {name: n}]\n", "nodes[1].name is 'n', which an earlier one has too"},
       {types + "nodes: [{name: n, devices: [{type: cpu, count: 3}]}]\n", "is 3, 2 more than device_types has of 'cpu'"},
       {types + "links: [{from: a, to: b, bandwidth: 1 Gb/s}]\n", "links[0].from is 'a'; accepted: none"},

@@ -167,7 +167,7 @@ class LiveJobs(LiveService):
         self.assertIn("node large: up, 1 of 2 cpu, 3 of 4 CPUs, 10 GB of 16 GB of memory used", self.schedule("list"))
         self.schedule("submit", "--name", "second", "--cpus-per-worker", 2, "--estimated-duration", "60s", "--", "true")
         why = self.schedule("why", "second")
-        self.assertIn("it needs 1 device with 2 CPUs, and 3 devices are free, but none with as much beside", why)
+        self.assertIn("it needs 1 device with 2 CPUs, and 3 devices are free, but their nodes have CPUs left for none", why)
         self.assertIn("blocked by: resources", why)
         self.assertIn("cpus_per_worker is '5'; accepted: up to 4, the most that a node has",
                       self.schedule("submit", "--name", "third", "--cpus-per-worker", 5, "--", "true", expect=2))

@@ -193,7 +193,7 @@ void print_list(const ListResult& list) {
     std::string text = fmt::format("node {}: {}, {} of {} {}", node.name, node.state, node.used, node.devices,
                                    node.type.empty() ? "devices" : node.type);
     for (const ListedResource& resource : node.resources) {
-      if (resource.used > 0) text += ", " + scheduling::describe_used(resource.name, resource.used, resource.total);
+      text += ", " + scheduling::describe_used(resource.name, resource.used, resource.total);
     }
     std::printf("%s used\n", text.c_str());
   }

@@ -235,8 +235,8 @@ Result<Cluster> parse_cluster(std::string_view text, const std::string& name) {
     Node node{.name = read_name(section, nodes),
               .address = section.text("address", "127.0.0.1"),
               .devices = {},
-              .cpus = section.number("cpus", {.min = 0, .max = 1e6, .fallback = 0}),
-              .memory_bytes = section.bytes("memory", {.min = 0, .max = 1e15, .fallback = 0})};
+              .cpus = section.has("cpus") ? section.number("cpus", {.min = 0.001, .max = 1e6}) : 0,
+              .memory_bytes = section.has("memory") ? section.bytes("memory", {.min = 1, .max = 1e15}) : 0};
     for (const StrictYaml& devices : section.list("devices")) {
       NodeDevices held;
       held.type = devices.text("type");

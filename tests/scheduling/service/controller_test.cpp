@@ -726,7 +726,10 @@ TEST_F(RequestsTest, JobsRunWhereTheirCpusAndMemoryAre) {
   const auto why = explain(controller().present(world_.now, "waits"), "waits");
   ASSERT_TRUE(why) << why.error().message;
   EXPECT_EQ(why->blocked_by, "resources");
-  EXPECT_THAT(why->reason, HasSubstr("it needs 3 devices, each with 1 CPU, and 4 devices are free, but only 2 with"));
+  EXPECT_THAT(
+      why->reason,
+      HasSubstr(
+          "it needs 3 devices, each with 1 CPU, and 4 devices are free, but their nodes have CPUs left for only 2"));
   // One that is started again knows what its jobs have.
   make_nodes();
   step(1);
@@ -750,13 +753,83 @@ TEST_F(RequestsTest, ANodeMoreHasCpusAndMemory) {
   EXPECT_LT(waits.finishes_then, waits.finishes);
 }
 
+TEST_F(RequestsTest, WhoHoldsNothingThatAJobLacksUnblocksNothing) {
+  make_nodes();
+  ASSERT_TRUE(controller_->submit({job("plain", 1), requesting("one", 1, 6), requesting("small", 1, 0.5)}, world_.now));
+  step();
+  ASSERT_TRUE(controller_->submit({requesting("waits", 1, 4)}, world_.now));
+  step();
+  const auto why = explain(controller().present(world_.now, "waits"), "waits");
+  ASSERT_TRUE(why) << why.error().message;
+  EXPECT_THAT(why->reason, HasSubstr("their nodes have CPUs left for none"));
+  EXPECT_THAT(why->unblocked_by, ::testing::Contains(HasSubstr("one, which has 1 device")));
+  EXPECT_THAT(why->unblocked_by, ::testing::Not(::testing::Contains(HasSubstr("plain"))));
+  ASSERT_TRUE(controller_->drain("n0", true));
+  ASSERT_TRUE(controller_->drain("n1", true));
+  step();
+  const auto drained = explain(controller().present(world_.now, "waits"), "waits");
+  EXPECT_EQ(drained->blocked_by, "nodes");
+  EXPECT_THAT(drained->unblocked_by, ElementsAre(HasSubstr("n0, a drained node"))) << "n1 has 2 CPUs";
+}
+
+TEST_F(RequestsTest, JobsOfNodesThatHaveLessAreStopped) {
+  make_nodes();
+  ASSERT_TRUE(controller_->submit({requesting("four", 2, 4), job("plain", 4)}, world_.now));
+  step();
+  ASSERT_EQ(state("plain"), JobState::kRunning);
+  for (const char* policy : {"fifo-backfill", "drf", "gadget-exact", "las"}) {
+    ClusterTopology less = make_topology(2, 2);  // two devices each, and on both nodes too few CPUs for one of them
+    less.set_resource(kCpus, 3);
+    ControllerOptions options;
+    options.policy = policy;
+    make(less, options);
+    step(1);
+    step(100);
+    EXPECT_EQ(state("four"), JobState::kPending) << policy;
+    EXPECT_EQ(workers("plain"), 4) << policy;
+    const auto why = explain(controller().present(world_.now, "four"), "four");
+    EXPECT_THAT(why->reason,
+                HasSubstr("each with 4 CPUs, and the nodes that are there have room for 0, of which none has "
+                          "more than 3 CPUs"));
+  }
+}
+
+TEST_F(ControllerTest, JobsOfNodesWithFewerDevicesAreStopped) {
+  for (const char* policy : {"fifo", "drf", "gadget-exact", "las"}) {
+    world_.runs.clear();
+    world_.saved.clear();
+    world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+    ControllerOptions options;
+    options.policy = policy;
+    make(make_topology(2, 4), options);
+    submit("large", 8, 2);
+    step();
+    ASSERT_EQ(workers("large"), 8) << policy;
+    make(make_topology(2, 1), options);
+    step(1);
+    EXPECT_EQ(state("large"), JobState::kStopping) << policy;
+    if (std::string_view(policy) == "fifo") {  // the others start it at once with what there is
+      EXPECT_THAT(controller().find("large")->changed, HasSubstr("its nodes have less"));
+    }
+    ClusterTopology others = make_topology(1, 8);
+    others.nodes[0].name = "other";
+    make(others, options);
+    step(100);
+    step(100);
+    EXPECT_EQ(controller().find("large")->nodes.front().node, "other") << policy;
+  }
+}
+
 TEST_F(RequestsTest, RefusesWhatNoNodeHas) {
   make_nodes();
   EXPECT_THAT(refused(requesting("a", 1, 9)),
               HasSubstr("cpus_per_worker is '9'; accepted: up to 8, the most that a node"));
   EXPECT_THAT(refused(requesting("a", 3, 4)),
-              HasSubstr("workers is '3'; accepted: up to 2, all devices of the cluster that it could have"));
+              HasSubstr("workers is '3'; accepted: up to 2, for which the nodes have the"));
   EXPECT_EQ(refused(requesting("a", 1, 0, 1e12)), "taken") << "n1 says nothing of its memory";
+  EXPECT_THAT(refused(requesting("b", 1, 4, 64e9)),
+              HasSubstr("cpus_per_worker is '4'; accepted: as much as a node has beside "
+                        "a device and 64 GB of memory"));
   make(2, 4);
   EXPECT_THAT(
       refused(requesting("b", 1, 0, 1e9)),

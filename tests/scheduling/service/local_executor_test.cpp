@@ -61,11 +61,13 @@ class LocalExecutorTest : public ::testing::Test {
 
 TEST_F(LocalExecutorTest, TellsTheCommandWhereItIsAndHowItEnded) {
   const std::unique_ptr<Executor> executor = *make_local_executor();
-  const Attempt one = attempt("echo $MOTLEY_JOB $MOTLEY_ATTEMPT $MOTLEY_WORKERS $MOTLEY_NODES; pwd; exit 7");
+  Attempt one =
+      attempt("echo $MOTLEY_JOB $MOTLEY_ATTEMPT $MOTLEY_WORKERS $MOTLEY_NODES $MOTLEY_CPUS_PER_WORKER; pwd; exit 7");
+  one.cpus_per_worker = 2.5;
   EXPECT_EQ(executor->look(one)->state, State::kUnknown);
   ASSERT_TRUE(executor->start(one));
   EXPECT_EQ(wait_for(*executor, one, State::kEnded).exit_code, 7);
-  EXPECT_EQ(text("attempt/output"), "job 1 3 n0:2,n1:1\n" + folder_.path.string() + "\n");
+  EXPECT_EQ(text("attempt/output"), "job 1 3 n0:2,n1:1 2.5\n" + folder_.path.string() + "\n");
 }
 
 TEST_F(LocalExecutorTest, BeginsOnceWhoeverStartsIt) {

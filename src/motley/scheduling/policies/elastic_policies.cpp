@@ -17,6 +17,11 @@ constexpr double kMaxSlots = 4096;  // that are planned ahead
 // How many workers each of these jobs gets.
 using Shares = std::vector<int> (*)(const State& state, std::span<const int> jobs);
 
+// Whether a job could run, had it all machines to itself: one that cannot is not to be given what others can use.
+bool can_run(const State& state, int number) {
+  return max_devices(*state.topology, state.job(number)) >= state.job(number).min_workers();
+}
+
 class SharingPolicy final : public SlotPolicy {
  public:
   SharingPolicy(std::string name, const PolicyOptions& options, Shares shares)
@@ -44,7 +49,9 @@ std::vector<int> drf_shares(const State& state, std::span<const int> jobs) {
   std::vector<int> workers(jobs.size());
   using Share = std::pair<double, std::size_t>;  // the dominant one, place among jobs
   std::priority_queue<Share, std::vector<Share>, std::greater<>> least;
-  for (std::size_t i = 0; i < workers.size(); ++i) least.emplace(0, i);
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    if (can_run(state, jobs[i])) least.emplace(0, i);
+  }
   while (devices_left > 0 && !least.empty()) {
     const std::size_t i = least.top().second;
     least.pop();
@@ -83,7 +90,7 @@ std::vector<int> optimus_shares(const State& state, std::span<const int> jobs) {
   };
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const int least = state.job(jobs[i]).min_workers();
-    if (least > left) continue;
+    if (least > left || !can_run(state, jobs[i])) continue;
     workers[i] = least;
     left -= least;
     offer(i);

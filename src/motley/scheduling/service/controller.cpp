@@ -70,12 +70,13 @@ Result<Controller> Controller::make(std::unique_ptr<Store> store, ClusterTopolog
   one.available_ = one.topology_;
   one.folder_ = std::move(folder);
   one.options_ = std::move(options);
+  Capacity free(one.topology_);
   for (std::size_t i = 0; i < one.records_.size(); ++i) {
     const JobRecord& record = one.records_[i];
     if (record.id != to_number(i) + 1) return fail(ErrorCode::kCorrupt, "job {} is missing in the state", i + 1);
     one.first_ids_.emplace(record.job.name, record.id);
     one.ids_.insert_or_assign(record.job.name, record.id);
-    if (!is_over(record.state)) one.add_live(record.id);
+    if (!is_over(record.state)) one.add_live(record.id, &free);
   }
   return one;
 }
@@ -236,7 +237,8 @@ bool Controller::are_available(const Placement& placement) const {
   return std::ranges::all_of(placement, [&](const Part& part) { return is_available(index(part.node)); });
 }
 
-void Controller::add_live(int id) {
+// Of a job that runs, there has to be `free` what it has, which is then taken; else it is to end.
+void Controller::add_live(int id, Capacity* free) {
   const JobRecord& one = record(id);
   places_.emplace(id, live_.size());
   live_.push_back({id, one.attempt_started});
@@ -246,8 +248,14 @@ void Controller::add_live(int id) {
                     .device_seconds = one.device_seconds,
                     .done_seconds = one.done_seconds,
                     .since = one.attempt_started};
-  if (one.state == JobState::kRunning && !one.is_cancelled) {
-    progress.placement = to_placement(one.resizing.empty() ? one.nodes : one.resizing);
+  const Placement there = to_placement(one.resizing.empty() ? one.nodes : one.resizing);
+  const bool has_room = free == nullptr || free->fits(there, jobs_.back().demand());
+  if (one.state == JobState::kRunning && !one.is_cancelled && !has_room) {
+    record(id).changed = "stopped, as its nodes have less than it had there";
+    touch(id);
+  } else if (one.state == JobState::kRunning && !one.is_cancelled) {
+    if (free != nullptr) free->take(there, jobs_.back().demand());
+    progress.placement = there;
     progress.resumes = one.attempt_started + (one.attempt > 1 ? one.restart_cost() : 0);
     if (!progress.placement.empty()) {
       progress.speed = speed(jobs_.back(), topology_.network, ring_place(topology_, progress.placement));
@@ -599,7 +607,8 @@ void Controller::reconcile(double now) {
     std::erase_if(held, [&](const Part& part) { return !is_available(index(part.node)); });
     const bool has_room = free.fits(held, jobs_[place].demand());
     if (has_room) free.take(held, jobs_[place].demand());
-    if (one.state != JobState::kRunning || there == target) continue;
+    const bool is_where_it_should = there == target && !(there.empty() && !one.nodes.empty());  // its nodes may be gone
+    if (one.state != JobState::kRunning || is_where_it_should) continue;
     if (!one.resizing.empty() && !target.empty()) continue;  // once it has answered
     const std::string why_not = target.empty() ? "it stops" : why_not_in_place(place);
     if (!why_not.empty()) {

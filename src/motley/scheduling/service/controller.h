@@ -124,7 +124,7 @@ class Controller {
   const JobRecord& record(int id) const { return records_[index(id - 1)]; }
   Placement to_placement(const std::vector<NodeAllocation>& nodes) const;
   bool are_available(const Placement& placement) const;
-  void add_live(int id);
+  void add_live(int id, Capacity* free = nullptr);
   void settle(std::size_t place, double now);
   void retarget(std::size_t place, Placement target, double now);
   void take_in(const AttemptSeen& seen, double now);

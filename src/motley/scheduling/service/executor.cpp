@@ -3,11 +3,16 @@
 namespace motley::scheduling {
 
 std::vector<std::pair<std::string, std::string>> list_variables(const Attempt& attempt) {
-  return {{"MOTLEY_JOB", attempt.name},
-          {"MOTLEY_ATTEMPT", fmt::format("{}", attempt.number)},
-          {kFolderVariable, attempt.folder.string()},
-          {"MOTLEY_WORKERS", fmt::format("{}", count_workers(attempt.nodes))},
-          {"MOTLEY_NODES", describe(attempt.nodes, ",")}};
+  std::vector<std::pair<std::string, std::string>> variables = {
+      {"MOTLEY_JOB", attempt.name},
+      {"MOTLEY_ATTEMPT", fmt::format("{}", attempt.number)},
+      {kFolderVariable, attempt.folder.string()},
+      {"MOTLEY_WORKERS", fmt::format("{}", count_workers(attempt.nodes))},
+      {"MOTLEY_NODES", describe(attempt.nodes, ",")}};
+  if (attempt.cpus_per_worker > 0) {
+    variables.emplace_back("MOTLEY_CPUS_PER_WORKER", fmt::format("{}", attempt.cpus_per_worker));
+  }
+  return variables;
 }
 
 Observation observe(Executor& executor, const std::vector<Attempt>& watched) {

@@ -28,7 +28,7 @@ struct Attempt {
 };
 
 // What the command finds in its environment: MOTLEY_JOB, MOTLEY_ATTEMPT, MOTLEY_ATTEMPT_FOLDER, MOTLEY_WORKERS, and
-// MOTLEY_NODES (name:workers, comma between).
+// MOTLEY_NODES (name:workers, comma between); MOTLEY_CPUS_PER_WORKER where it has requested some.
 inline constexpr const char* kFolderVariable = "MOTLEY_ATTEMPT_FOLDER";
 std::vector<std::pair<std::string, std::string>> list_variables(const Attempt& attempt);
 

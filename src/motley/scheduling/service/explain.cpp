@@ -45,11 +45,39 @@ std::string describe_assumption(const Controller::Standing& one, const char* bef
   return fmt::format("{}assuming {}, as no duration was given", before, format_seconds(one.assumed_seconds));
 }
 
-// Whether another job has devices of which this one may have some.
-bool has_some_for(const ClusterTopology& all, const Job& job, const JobRecord& other) {
+// What is left of the nodes beside jobs that have some of them.
+ClusterTopology find_rest(const Controller::Snapshot& present) {
+  ClusterTopology rest = present.topology;
+  for (const JobRecord& other : present.records) {
+    for (const NodeAllocation& allocation : other.nodes) {
+      const int place = rest.node_named(allocation.node);
+      if (place < 0) continue;
+      Node& node = rest.nodes[index(place)];
+      node.devices = std::max(0, node.devices - allocation.workers);
+      for (std::size_t i = 0; i < rest.resources.size(); ++i) {
+        const double taken = allocation.workers * requested(other.job, rest.resources[i]);
+        node.resources[i] = std::max(0.0, node.resources[i] - taken);
+      }
+    }
+  }
+  return rest;
+}
+
+// Whether another job has what this one lacks for a worker more on a node that could hold it: its device, or CPUs or
+// memory. `rest`: what is left.
+bool has_some_for(const ClusterTopology& all, const ClusterTopology& rest, const Job& job, const JobRecord& other) {
   return std::ranges::any_of(other.nodes, [&](const NodeAllocation& allocation) {
-    const int node = all.node_named(allocation.node);
-    return node >= 0 && job.speed_on(all.nodes[index(node)].type) > 0;
+    const int place = all.node_named(allocation.node);
+    if (place < 0 || job.speed_on(all.nodes[index(place)].type) <= 0) return false;
+    const int now = rest.workers_on(place, job.requests);
+    if (all.workers_on(place, job.requests) <= now) return false;
+    const Node& left = rest.nodes[index(place)];
+    if (left.devices <= now) return true;
+    for (std::size_t i = 0; i < job.requests.size(); ++i) {
+      const bool lacks = limit_workers(now + 1, {&job.requests[i], 1}, {&left.resources[i], 1}) <= now;
+      if (lacks && requested(other.job, all.resources[i]) > 0) return true;
+    }
+    return false;
   });
 }
 
@@ -62,21 +90,44 @@ std::string describe_next_decision(const Controller::Snapshot& present) {
 // "2 devices, each with 4 CPUs and 16 GB of memory".
 std::string describe_need(const SubmittedJob& submitted, const Job& job) {
   std::vector<std::string> each;
-  if (submitted.cpus_per_worker > 0) {
-    each.push_back(fmt::format("{} CPU{}", submitted.cpus_per_worker, submitted.cpus_per_worker == 1 ? "" : "s"));
-  }
-  if (submitted.memory_bytes_per_worker > 0) {
-    each.push_back(format_bytes(submitted.memory_bytes_per_worker) + " of memory");
+  for (const char* resource : {kCpus, kMemory}) {
+    const double amount = requested(submitted, resource);
+    if (amount > 0) each.push_back(describe_amount(resource, amount));
   }
   return format_count(job.min_workers(), "device") +
          (each.empty() ? ""
                        : fmt::format("{} with {}", job.min_workers() == 1 ? "" : ", each", fmt::join(each, " and ")));
 }
 
-// Devices that it may have, whatever else it requests.
-int count_free(const ClusterTopology& topology, Job job) {
-  job.requests.clear();
+// Devices that a job may have of these, as far as these of its requests go.
+int count_devices(const ClusterTopology& topology, Job job, const std::vector<double>& requests) {
+  job.requests = requests;
   return max_devices(topology, job);
+}
+
+// Which of its requests leave it fewer workers than it needs: each that does so alone, else all of them together.
+std::string find_lacking(const ClusterTopology& rest, const Job& job) {
+  std::vector<std::string> alone, all;
+  for (std::size_t i = 0; i < job.requests.size(); ++i) {
+    if (job.requests[i] <= 0) continue;
+    all.push_back(rest.resources[i] == kCpus ? "CPUs" : rest.resources[i]);
+    std::vector<double> one(job.requests.size());
+    one[i] = job.requests[i];
+    if (count_devices(rest, job, one) < job.min_workers()) alone.push_back(all.back());
+  }
+  return fmt::format("{}", fmt::join(alone.empty() ? all : alone, " and "));
+}
+
+// What no node that is there has as much of as a worker of the job requests: ", of which none has more than 3 CPUs".
+std::string describe_too_much(const ClusterTopology& topology, const Job& job) {
+  std::string text;
+  for (std::size_t i = 0; i < job.requests.size(); ++i) {
+    const double most = topology.most(static_cast<int>(i));
+    if (job.requests[i] <= most) continue;
+    text += fmt::format("{} {}", text.empty() ? ", of which none has more than" : " or",
+                        describe_amount(topology.resources[i], most));
+  }
+  return text;
 }
 
 // "1 device is", "3 devices are".
@@ -95,11 +146,15 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
   const int available = max_devices(present.topology, job);
   if (available < job.min_workers()) {
     answer.blocked_by = "nodes";
-    answer.reason = fmt::format("it needs {}, and the nodes that are there have {} of {}",
-                                describe_need(record.job, job), available, present.all.devices());
+    answer.reason = job.requests.empty() ? fmt::format("it needs {}, and the nodes that are there have {} of {}",
+                                                       describe_need(record.job, job), available, present.all.devices())
+                                         : fmt::format("it needs {}, and the nodes that are there have room for {}{}",
+                                                       describe_need(record.job, job), available,
+                                                       describe_too_much(present.topology, job));
     for (std::size_t i = 0; i < present.all.nodes.size(); ++i) {
       const Node& node = present.all.nodes[i];
-      if (present.node_states[i] == "up") continue;
+      if (present.node_states[i] == "up" || job.speed_on(node.type) <= 0) continue;
+      if (present.all.workers_on(static_cast<int>(i), job.requests) == 0) continue;
       const bool is_drained = present.node_states[i] == std::string_view("drained");
       answer.unblocked_by.push_back(fmt::format(
           "{}, {} with {}, {}", node.name, is_drained ? "a drained node" : "a node that is down",
@@ -108,30 +163,21 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
     }
     return;
   }
-  ClusterTopology rest = present.topology;
+  const ClusterTopology rest = find_rest(present);
   std::vector<std::string> stopping;
   for (const JobRecord& other : present.records) {
-    for (const NodeAllocation& allocation : other.nodes) {
-      const int place = rest.node_named(allocation.node);
-      if (place < 0) continue;
-      Node& node = rest.nodes[index(place)];
-      node.devices = std::max(0, node.devices - allocation.workers);
-      for (std::size_t i = 0; i < rest.resources.size(); ++i) {
-        node.resources[i] =
-            std::max(0.0, node.resources[i] - allocation.workers * requested(other.job, rest.resources[i]));
-      }
-    }
     if (other.state == JobState::kStopping) stopping.push_back(other.job.name);
   }
   const int free = max_devices(rest, job);
   if (free < job.min_workers()) {
-    const int alone = count_free(rest, job);
+    const int alone = count_devices(rest, job, {});
     const bool has_devices = alone >= job.min_workers();
     answer.blocked_by = !stopping.empty() ? "handover" : has_devices ? "resources" : "devices";
     answer.reason = fmt::format("it needs {}, and ", describe_need(record.job, job));
-    answer.reason += has_devices ? fmt::format("{} free, but {} with as much beside", count_devices(alone),
-                                               free == 0 ? "none" : fmt::format("only {}", free))
-                                 : fmt::format("{} of {} {} free", free, available, free == 1 ? "is" : "are");
+    answer.reason += has_devices
+                         ? fmt::format("{} free, but their nodes have {} left for {}", count_devices(alone),
+                                       find_lacking(rest, job), free == 0 ? "none" : fmt::format("only {}", free))
+                         : fmt::format("{} of {} {} free", free, available, free == 1 ? "is" : "are");
     if (!stopping.empty()) {
       answer.reason += fmt::format("; {} {} saving work to give back theirs", fmt::join(stopping, ", "),
                                    stopping.size() == 1 ? "is" : "are");
@@ -164,9 +210,12 @@ void foretell_more(const Controller::Snapshot& present, std::size_t place, const
   }
   const double now = expected[place].finishes, then = (*with_more)[place].finishes;
   const bool is_sooner = then < now * (1 - kNoticeable);
-  answer.one_more_device = is_sooner ? fmt::format("with one device more it would be done in {} instead of {}",
+  const std::string device = present.jobs[place].requests.empty()
+                                 ? "one device more"
+                                 : "one device more, on a node with the CPUs and memory of the largest,";
+  answer.one_more_device = is_sooner ? fmt::format("with {} it would be done in {} instead of {}", device,
                                                    format_seconds(then), format_seconds(now))
-                                     : "one device more would not make it done sooner";
+                                     : device + " would not make it done sooner";
   const double saved_by_others = saved - (now - then);
   if (saved_by_others > kNoticeable * now) {
     answer.one_more_device += fmt::format("{} other jobs would be done sooner, by {} in all",
@@ -176,10 +225,12 @@ void foretell_more(const Controller::Snapshot& present, std::size_t place, const
 
 // What the policy waits for before it takes devices back from others: cooldowns, and its next decision.
 std::string describe_wait(const Controller::Snapshot& present, std::size_t place) {
+  const ClusterTopology rest = find_rest(present);
   std::vector<std::string> waits;
   for (std::size_t i = 0; i < present.records.size() && waits.size() < kMaxFrees; ++i) {
     const double held = present.standings[i].held_until - present.now;
-    if (held <= 0 || !std::isfinite(held) || !has_some_for(present.all, present.jobs[place], present.records[i])) {
+    if (held <= 0 || !std::isfinite(held) ||
+        !has_some_for(present.all, rest, present.jobs[place], present.records[i])) {
       continue;
     }
     waits.push_back(fmt::format("{} keeps its workers for another {} (preemption cooldown)",
@@ -192,9 +243,10 @@ std::string describe_wait(const Controller::Snapshot& present, std::size_t place
 // Who is done before a job starts that waits gives back what it gets.
 void find_unblocking(const Controller::Snapshot& present, std::size_t place, const std::vector<Forecast>& expected,
                      Explanation& answer) {
+  const ClusterTopology rest = find_rest(present);
   std::vector<std::pair<double, std::size_t>> before;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (!has_some_for(present.all, present.jobs[place], present.records[i])) continue;
+    if (!has_some_for(present.all, rest, present.jobs[place], present.records[i])) continue;
     if (std::isfinite(expected[i].finishes)) before.emplace_back(expected[i].finishes, i);
   }
   std::ranges::sort(before);

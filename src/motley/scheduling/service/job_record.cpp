@@ -85,12 +85,13 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
     const int place = topology.resource_named(resource);
     if (place < 0) {
       return refuse(field, amount,
-                    fmt::format("none, as the cluster does not say how much its nodes have "
-                                "(motley schedule serve --node-{})",
-                                resource));
+                    fmt::format("none, as the cluster does not say how much its nodes have ({} of nodes in the cluster "
+                                "file, or motley schedule serve --node-{})",
+                                resource, resource));
     }
     if (const double most = topology.most(place); amount > most) {
-      return refuse(field, amount, fmt::format("up to {}, the most that a node has", most));
+      return refuse(field, amount,
+                    fmt::format("up to {}, the most that a node has ({})", most, describe_amount(resource, most)));
     }
   }
   const Job seen = make_job(job, 0, topology);
@@ -104,9 +105,18 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
     return refuse("speeds", job.speeds.front().type,
                   fmt::format("types of which the cluster has devices: {}", fmt::join(topology.types, ", ")));
   }
-  if (const int devices = max_devices(topology, seen); min_workers > devices) {
-    return refuse(job.min_workers > 0 ? "min_workers" : "workers", min_workers,
-                  fmt::format("up to {}, all devices of the cluster that it could have", devices));
+  const int devices = max_devices(topology, seen);
+  if (devices == 0 && !seen.requests.empty()) {
+    return refuse("cpus_per_worker", job.cpus_per_worker,
+                  fmt::format("as much as a node has beside a device and {}",
+                              describe_amount(kMemory, job.memory_bytes_per_worker)));
+  }
+  if (job.workers > devices) {
+    return refuse(
+        "workers", job.workers,
+        fmt::format("up to {}, {}", devices,
+                    seen.requests.empty() ? "all devices of the cluster that it could have"
+                                          : "for which the nodes have the CPUs and memory that each requests"));
   }
   if (job.estimated_seconds > kLongestSeconds) return refuse("estimated_duration", job.estimated_seconds, "up to 1e9");
   if (job.restart_cost_seconds > kLongestSeconds) return refuse("restart_cost", job.restart_cost_seconds, "up to 1e9");

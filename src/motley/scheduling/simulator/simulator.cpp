@@ -494,11 +494,11 @@ Status check_can_run(const ClusterTopology& topology, const Job& job) {
   }
   std::vector<std::string> requests;
   for (std::size_t i = 0; i < job.requests.size(); ++i) {
-    if (job.requests[i] > 0) requests.push_back(fmt::format("{} of {}", job.requests[i], topology.resources[i]));
+    if (job.requests[i] > 0) requests.push_back(describe_amount(topology.resources[i], job.requests[i]));
   }
   return fail(ErrorCode::kInvalidInput,
-              "job '{}' asks for {} with {} each and can never run; the nodes have room for {}", job.name,
-              format_count(job.workers, "worker"), fmt::join(requests, " and "), most);
+              "job '{}' asks for {}, each with {}, and can never run; accepted: up to {}, for which nodes have room",
+              job.name, format_count(job.workers, "worker"), fmt::join(requests, " and "), most);
 }
 
 }  // namespace

@@ -19,6 +19,11 @@ int limit_workers(int workers, std::span<const double> requests, std::span<const
   return workers;
 }
 
+std::string describe_amount(const std::string& resource, double amount) {
+  if (resource == kMemory) return format_bytes(amount) + " of memory";
+  return fmt::format("{:g} {}", amount, resource != kCpus ? resource : amount == 1 ? "CPU" : "CPUs");
+}
+
 std::string describe_used(const std::string& resource, double used, double total) {
   if (resource == kMemory) return fmt::format("{} of {} of memory", format_bytes(used), format_bytes(total));
   return fmt::format("{:g} of {:g} {}", used, total, resource == kCpus ? "CPUs" : resource);
@@ -82,7 +87,7 @@ void ClusterTopology::add_node(Node node) {
 
 double ClusterTopology::most(int resource) const {
   double most = 0;
-  for (const Node& node : nodes) most = std::max(most, node.resources[index(resource)]);
+  for (const Node& node : nodes) most = std::max(most, node.devices == 0 ? 0 : node.resources[index(resource)]);
   return most;
 }
 

@@ -63,7 +63,7 @@ struct ClusterTopology {
   void set_resource(const std::string& name, int node, double amount);
   // Without resources of its own it has as much of each as the node that has most of it.
   void add_node(Node node);
-  double most(int resource) const;   // that one node has
+  double most(int resource) const;   // that one node with devices has
   double total(int resource) const;  // of all nodes that have devices
   // Workers that have room on a node with nobody else, where each requests so much of each resource besides its device.
   int workers_on(int node, std::span<const double> requests) const;
@@ -75,6 +75,8 @@ struct ClusterTopology {
 // available; for all of them where either is empty.
 int limit_workers(int workers, std::span<const double> requests, std::span<const double> available);
 
+// "8 CPUs", "16 GB of memory".
+std::string describe_amount(const std::string& resource, double amount);
 // "8 of 64 CPUs", "16 GB of 256 GB of memory".
 std::string describe_used(const std::string& resource, double used, double total);
 
