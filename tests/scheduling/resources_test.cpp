@@ -155,7 +155,7 @@ TEST(Resources, TheSimulatorRefusesWhatIsNotThere) {
   const auto never = simulate(jobs, topology, policy);
   ASSERT_FALSE(never);
   EXPECT_EQ(never.error().code, ErrorCode::kInvalidInput);
-  EXPECT_THAT(never.error().message, HasSubstr("job 'b' asks for 1 worker with 9 of cpu each and can never run"));
+  EXPECT_THAT(never.error().message, HasSubstr("job 'b' asks for 1 worker with 9 cpu for each and can never run"));
 }
 
 // Jobs of all kinds under all policies: at every instant, what jobs have is there.

@@ -497,7 +497,7 @@ Status check_can_run(const ClusterTopology& topology, const Job& job) {
     if (job.requests[i] > 0) requests.push_back(describe_amount(topology.resources[i], job.requests[i]));
   }
   return fail(ErrorCode::kInvalidInput,
-              "job '{}' asks for {}, each with {}, and can never run; accepted: up to {}, for which nodes have room",
+              "job '{}' asks for {} with {} for each and can never run; accepted: up to {}, for which nodes have room",
               job.name, format_count(job.workers, "worker"), fmt::join(requests, " and "), most);
 }
 
