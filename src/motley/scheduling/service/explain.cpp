@@ -100,7 +100,7 @@ std::string describe_need(const SubmittedJob& submitted, const Job& job) {
 }
 
 // Workers for which there is room if the job requested only this.
-int find_room(const ClusterTopology& topology, Job job, const std::vector<double>& requests) {
+int count_fitting(const ClusterTopology& topology, Job job, const std::vector<double>& requests) {
   job.requests = requests;
   return max_devices(topology, job);
 }
@@ -113,7 +113,7 @@ std::string find_lacking(const ClusterTopology& rest, const Job& job) {
     all.push_back(rest.resources[i] == kCpus ? "CPUs" : rest.resources[i]);
     std::vector<double> one(job.requests.size());
     one[i] = job.requests[i];
-    if (find_room(rest, job, one) < job.min_workers()) alone.push_back(all.back());
+    if (count_fitting(rest, job, one) < job.min_workers()) alone.push_back(all.back());
   }
   return fmt::format("{}", fmt::join(alone.empty() ? all : alone, " and "));
 }
@@ -170,7 +170,7 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
   }
   const int free = max_devices(rest, job);
   if (free < job.min_workers()) {
-    const int alone = find_room(rest, job, {});
+    const int alone = count_fitting(rest, job, {});
     const bool has_devices = alone >= job.min_workers();
     answer.blocked_by = !stopping.empty() ? "handover" : has_devices ? "resources" : "devices";
     answer.reason = fmt::format("it needs {}, and ", describe_need(record.job, job));
