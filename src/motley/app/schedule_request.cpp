@@ -27,9 +27,8 @@ const OptionTable<ClusterRequest>& ClusterRequest::options() {
         "bandwidth of a node's link to the others; default: the cluster file's, else no limit", 1},
        &ClusterRequest::inter_node_bandwidth},
       {{"node_cpus", kReal,
-        "CPUs of each node, of which each worker takes what its job requests beside its device, in place of the "
-        "cluster "
-        "file's; default: as that says, else no limit; in serve without --cluster what there is",
+        "CPUs of each node, of which each worker takes what its job requests beside its device; default: the cluster "
+        "file's, else no limit; serve without --cluster: what there is",
         0.001, 1e6},
        &ClusterRequest::node_cpus},
       {{"node_memory", kBytes, "memory of each node, of which each worker takes what its job requests, likewise", 1,

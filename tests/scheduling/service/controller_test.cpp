@@ -828,8 +828,10 @@ TEST_F(RequestsTest, RefusesWhatNoNodeHas) {
               HasSubstr("workers is '3'; accepted: up to 2, for which the nodes have the"));
   EXPECT_EQ(refused(requesting("a", 1, 0, 1e12)), "taken") << "n1 says nothing of its memory";
   EXPECT_THAT(refused(requesting("b", 1, 4, 64e9)),
-              HasSubstr("cpus_per_worker is '4'; accepted: as much as a node has beside "
-                        "a device and 64 GB of memory"));
+              HasSubstr("cpus_per_worker is '4'; accepted: what a node that it may be on has, together "
+                        "with all else that it requests"));
+  EXPECT_THAT(refused(requesting("b", 1, 2e6)),
+              HasSubstr("cpus_per_worker is '2000000'; accepted: a number from 0 to 1e6"));
   make(2, 4);
   EXPECT_THAT(
       refused(requesting("b", 1, 0, 1e9)),

@@ -136,7 +136,8 @@ std::string count_devices(int devices) {
 }
 
 // What holds a job that waits: which constraint, and in a sentence.
-void find_constraint(const Controller::Snapshot& present, const JobRecord& record, Explanation& answer) {
+void find_constraint(const Controller::Snapshot& present, const ClusterTopology& rest, const JobRecord& record,
+                     Explanation& answer) {
   if (!present.problem.empty()) {
     answer.blocked_by = "scheduler";
     answer.reason = present.problem + "; it is tried again every second";
@@ -163,7 +164,6 @@ void find_constraint(const Controller::Snapshot& present, const JobRecord& recor
     }
     return;
   }
-  const ClusterTopology rest = find_rest(present);
   std::vector<std::string> stopping;
   for (const JobRecord& other : present.records) {
     if (other.state == JobState::kStopping) stopping.push_back(other.job.name);
@@ -224,8 +224,7 @@ void foretell_more(const Controller::Snapshot& present, std::size_t place, const
 }
 
 // What the policy waits for before it takes devices back from others: cooldowns, and its next decision.
-std::string describe_wait(const Controller::Snapshot& present, std::size_t place) {
-  const ClusterTopology rest = find_rest(present);
+std::string describe_wait(const Controller::Snapshot& present, const ClusterTopology& rest, std::size_t place) {
   std::vector<std::string> waits;
   for (std::size_t i = 0; i < present.records.size() && waits.size() < kMaxFrees; ++i) {
     const double held = present.standings[i].held_until - present.now;
@@ -241,9 +240,8 @@ std::string describe_wait(const Controller::Snapshot& present, std::size_t place
 }
 
 // Who is done before a job starts that waits gives back what it gets.
-void find_unblocking(const Controller::Snapshot& present, std::size_t place, const std::vector<Forecast>& expected,
-                     Explanation& answer) {
-  const ClusterTopology rest = find_rest(present);
+void find_unblocking(const Controller::Snapshot& present, const ClusterTopology& rest, std::size_t place,
+                     const std::vector<Forecast>& expected, Explanation& answer) {
   std::vector<std::pair<double, std::size_t>> before;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     if (!has_some_for(present.all, rest, present.jobs[place], present.records[i])) continue;
@@ -253,7 +251,7 @@ void find_unblocking(const Controller::Snapshot& present, std::size_t place, con
   if (!before.empty() && answer.starts >= 0 && answer.starts < before.front().first) {
     answer.unblocked_by.push_back(fmt::format("{} taking devices back from others, in about {}: {}",
                                               present.options.policy, format_seconds(answer.starts),
-                                              describe_wait(present, place)));
+                                              describe_wait(present, rest, place)));
   }
   for (const auto& [ends, i] : before) {
     if (answer.unblocked_by.size() == kMaxFrees) break;
@@ -264,9 +262,10 @@ void find_unblocking(const Controller::Snapshot& present, std::size_t place, con
   }
 }
 
-// Of a job that is not over; `expected` is of all of them, or an error where it was not done in time.
-void explain_live(const Controller::Snapshot& present, std::size_t place, const Result<std::vector<Forecast>>& expected,
-                  Explanation& answer) {
+// Of a job that is not over; `rest` is what jobs leave, `expected` is of all of them, or an error where it was not done
+// in time.
+void explain_live(const Controller::Snapshot& present, const ClusterTopology& rest, std::size_t place,
+                  const Result<std::vector<Forecast>>& expected, Explanation& answer) {
   const JobRecord& record = present.records[place];
   if (expected) answer.finishes = finite_or_minus_one((*expected)[place].finishes);
   answer.assumption = describe_assumption(present.standings[place], "");
@@ -282,10 +281,10 @@ void explain_live(const Controller::Snapshot& present, std::size_t place, const 
     }
     return;
   }
-  find_constraint(present, record, answer);
+  find_constraint(present, rest, record, answer);
   if (!expected) return;
   answer.starts = finite_or_minus_one((*expected)[place].starts);
-  if (answer.blocked_by != "nodes") find_unblocking(present, place, *expected, answer);
+  if (answer.blocked_by != "nodes") find_unblocking(present, rest, place, *expected, answer);
 }
 
 Explanation begin_explanation(const JobRecord& record) {
@@ -318,7 +317,7 @@ Result<Explanation> explain(const Controller::Snapshot& present, const std::stri
   const std::size_t place = find_place(present, record.id);
   const Deadline deadline = Deadline::after(kForecastSeconds);
   const auto expected = forecast(present, present_jobs(present), present.topology, false, deadline);
-  explain_live(present, place, expected, answer);
+  explain_live(present, find_rest(present), place, expected, answer);
   if (expected) foretell_more(present, place, *expected, deadline, answer);
   return answer;
 }
@@ -326,10 +325,11 @@ Result<Explanation> explain(const Controller::Snapshot& present, const std::stri
 std::vector<Explanation> explain_all(const Controller::Snapshot& present, std::size_t most) {
   const auto expected =
       forecast(present, present_jobs(present), present.topology, false, Deadline::after(kForecastSeconds));
+  const ClusterTopology rest = find_rest(present);
   std::vector<Explanation> all;
   for (std::size_t place = 0; place < std::min(most, present.records.size()); ++place) {
     all.push_back(begin_explanation(present.records[place]));
-    explain_live(present, place, expected, all.back());
+    explain_live(present, rest, place, expected, all.back());
   }
   return all;
 }

@@ -1,9 +1,7 @@
 #include "motley/scheduling/service/job_record.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <utility>
 
 #include "motley/base/os/file.h"
 #include "motley/scheduling/simulator/placement.h"
@@ -14,11 +12,6 @@ namespace {
 constexpr double kLongestSeconds = 1e9;
 constexpr double kMaxWeight = 1e9;
 constexpr double kLongestGrace = 3600;
-constexpr double kMaxCpus = 1e6;
-constexpr double kMaxMemory = 1e15;  // bytes
-
-constexpr std::array<std::pair<const char*, const char*>, 2> kRequests = {
-    {{"cpus_per_worker", kCpus}, {"memory_bytes_per_worker", kMemory}}};  // fields and resources
 
 bool is_plain(char letter) {
   return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '-' || letter == '_' || letter == '.';
@@ -49,9 +42,9 @@ const OptionTable<SubmittedJob>& SubmittedJob::options() {
         "how long it should take with the workers it asks for; default: not known, and 1h is assumed", 1e-3,
         kLongestSeconds},
        &SubmittedJob::estimated_seconds},
-      {{"cpus_per_worker", kReal, "CPUs that each of its workers takes of its node, beside its device", 0, kMaxCpus},
+      {{"cpus_per_worker", kReal, "CPUs that each of its workers takes of its node, beside its device", 0, 1e6},
        &SubmittedJob::cpus_per_worker},
-      {{"memory_per_worker", kBytes, "memory that each of its workers takes of its node", 0, kMaxMemory},
+      {{"memory_per_worker", kBytes, "memory that each of its workers takes of its node", 0, 1e15},
        &SubmittedJob::memory_bytes_per_worker},
       {{"restart_cost", kSeconds, "time that it loses whenever its workers change", 0, kLongestSeconds},
        &SubmittedJob::restart_cost_seconds},
@@ -72,17 +65,18 @@ const OptionTable<SubmittedJob>& SubmittedJob::options() {
 }
 
 Status check(const SubmittedJob& job, const ClusterTopology& topology) {
-  const auto refuse = [&](const char* field, const auto& value, const std::string& accepted) {
+  const auto refuse = [&](std::string_view field, const auto& value, const std::string& accepted) {
     return fail(ErrorCode::kInvalidInput, "job '{}': {} is '{}'; accepted: {}", job.name, field, value, accepted);
   };
   if (const Status plain = check_folder_name(job.name); !plain) return fail(plain.error().within("name"));
   if (!std::ranges::all_of(job.name, is_plain)) return refuse("name", job.name, "letters, digits, '-', '_' and '.'");
   if (job.command.empty() || job.command.front().empty()) return refuse("command", "", "a program and its arguments");
   if (!job.directory.starts_with('/')) return refuse("directory", job.directory, "an absolute path");
-  for (const auto& [field, resource] : kRequests) {
+  for (const auto& [field, resource, limit, accepted] : kRequestFields) {
     const double amount = requested(job, resource);
     if (amount <= 0) continue;
-    const int place = topology.resource_named(resource);
+    if (amount > limit) return refuse(field, amount, std::string(accepted));
+    const int place = topology.resource_named(std::string(resource));
     if (place < 0) {
       return refuse(field, amount,
                     fmt::format("none, as the cluster does not say how much its nodes have ({} of nodes in the cluster "
@@ -90,8 +84,9 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
                                 resource, resource));
     }
     if (const double most = topology.most(place); amount > most) {
-      return refuse(field, amount,
-                    fmt::format("up to {}, the most that a node has ({})", most, describe_amount(resource, most)));
+      return refuse(
+          field, amount,
+          fmt::format("up to {}, the most that a node has ({})", most, describe_amount(std::string(resource), most)));
     }
   }
   const Job seen = make_job(job, 0, topology);
@@ -107,9 +102,10 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   }
   const int devices = max_devices(topology, seen);
   if (devices == 0 && !seen.requests.empty()) {
-    return refuse("cpus_per_worker", job.cpus_per_worker,
-                  fmt::format("as much as a node has beside a device and {}",
-                              describe_amount(kMemory, job.memory_bytes_per_worker)));
+    const bool is_of_cpus = job.cpus_per_worker > 0;
+    return refuse(kRequestFields[is_of_cpus ? 0 : 1].name,
+                  is_of_cpus ? job.cpus_per_worker : job.memory_bytes_per_worker,
+                  "what a node that it may be on has, together with all else that it requests");
   }
   if (job.workers > devices) {
     return refuse(
@@ -155,7 +151,7 @@ bool scales(const SubmittedJob& job) {
   });
 }
 
-double requested(const SubmittedJob& job, const std::string& resource) {
+double requested(const SubmittedJob& job, std::string_view resource) {
   if (resource == kCpus) return job.cpus_per_worker;
   return resource == kMemory ? job.memory_bytes_per_worker : 0;
 }

@@ -121,7 +121,7 @@ Result<std::vector<SubmittedJob>> parse_submitted_jobs(std::string_view body);
 bool scales(const SubmittedJob& job);
 
 // What each of its workers takes of a resource of its node.
-double requested(const SubmittedJob& job, const std::string& resource);
+double requested(const SubmittedJob& job, std::string_view resource);
 
 // As policies see it, which take a job of unknown duration for one of kAssumedSeconds, on machines with these types of
 // devices and these resources: `arrival` in seconds of whatever clock.

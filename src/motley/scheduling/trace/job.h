@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,17 @@
 #include "motley/scheduling/trace/cluster_topology.h"
 
 namespace motley::scheduling {
+
+// What a worker may request of its node beside a device: the field, in traces and of live jobs, and the resource.
+struct RequestField {
+  std::string_view name;
+  std::string_view resource;
+  double most;
+  std::string_view accepted;
+};
+inline constexpr std::array kRequestFields = {
+    RequestField{"cpus_per_worker", kCpus, 1e6, "a number from 0 to 1e6"},
+    RequestField{"memory_bytes_per_worker", kMemory, 1e15, "bytes from 0 to 1e15"}};
 
 // The utility of a job's progress: a function of its iterations that never falls.
 struct Utility {

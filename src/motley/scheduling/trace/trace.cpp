@@ -201,18 +201,6 @@ constexpr OptionalColumn kOptionalColumns[] = {
      [](Job& job, double value) { job.deadline = value; }},
 };
 
-// What a worker requests of a node's resource beside its device.
-struct RequestColumn {
-  std::string_view name;
-  std::string_view resource;
-  double upper;
-  std::string_view accepted;
-};
-constexpr RequestColumn kRequestColumns[] = {
-    {"cpus_per_worker", kCpus, 1e6, "a number from 0 to 1e6"},
-    {"memory_bytes_per_worker", kMemory, 1e15, "bytes from 0 to 1e15"},
-};
-
 constexpr std::string_view kSpeed = "speed_";  // and a type
 constexpr std::string_view kProfile = "profile";
 constexpr RenamedKey kRenamedColumns[] = {
@@ -221,7 +209,7 @@ constexpr RenamedKey kRenamedColumns[] = {
 bool is_optional(std::string_view column) {
   return column == kProfile ||
          std::ranges::find(kOptionalColumns, column, &OptionalColumn::name) != std::end(kOptionalColumns) ||
-         std::ranges::find(kRequestColumns, column, &RequestColumn::name) != std::end(kRequestColumns) ||
+         std::ranges::find(kRequestFields, column, &RequestField::name) != std::end(kRequestFields) ||
          (column.starts_with(kSpeed) && column.size() > kSpeed.size());
 }
 
@@ -240,7 +228,7 @@ tl::unexpected<Error> refuse_header(const std::string& file, const Cells& header
   std::vector<std::string_view> headers, more;
   for (const Columns& known : kFormats) headers.push_back(known.header);
   for (const OptionalColumn& column : kOptionalColumns) more.push_back(column.name);
-  for (const RequestColumn& column : kRequestColumns) more.push_back(column.name);
+  for (const RequestField& column : kRequestFields) more.push_back(column.name);
   std::vector<RenamedKey> renamed;
   for (const RenamedKey& column : kRenamedColumns) {
     if (std::ranges::find(header, column.before) != header.end()) renamed.push_back(column);
@@ -269,9 +257,9 @@ Status read_optional(const Row& row, Job& job) {
 }
 
 Status read_requests(const Row& row, const std::vector<std::string>& resources, Job& job) {
-  for (const RequestColumn& column : kRequestColumns) {
+  for (const RequestField& column : kRequestFields) {
     if (!row.has(column.name)) continue;
-    MOTLEY_ASSIGN(const double value, row.number(column.name, 0, column.upper, column.accepted));
+    MOTLEY_ASSIGN(const double value, row.number(column.name, 0, column.most, column.accepted));
     if (value == 0) continue;
     const auto place = static_cast<std::size_t>(std::ranges::find(resources, column.resource) - resources.begin());
     if (place == resources.size()) {
@@ -506,7 +494,7 @@ std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::st
   const bool has_costs = std::ranges::any_of(jobs, [](const Job& job) { return job.device_hour_cost > 0; });
   if (has_costs) text += ",device_hour_cost";
   for (const std::string& resource : resources) {
-    text += fmt::format(",{}", std::ranges::find(kRequestColumns, resource, &RequestColumn::resource)->name);
+    text += fmt::format(",{}", std::ranges::find(kRequestFields, resource, &RequestField::resource)->name);
   }
   for (std::size_t type = 0; has_speeds && type < types.size(); ++type)
     text += fmt::format(",{}{}", kSpeed, types[type]);
