@@ -208,21 +208,31 @@ function(motley_program name)
       return()
     endif()
   endforeach()
-  add_executable(${name} ${PROGRAM_SOURCES})
+  set(sources ${PROGRAM_SOURCES})
+  if(MOTLEY_COMBINE)
+    motley_combine(sources ${name} ${sources})
+  endif()
+  add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE ${modules} ${PROGRAM_LIBRARIES})
   target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
 endfunction()
 
-# motley_test(NAME SOURCES file... MODULES module... [LIBRARIES lib...] [LABELS label...] [TIMEOUT seconds])
+# motley_test(NAME SOURCES file... MODULES module... [LIBRARIES lib...] [LABELS label...] [TIMEOUT seconds] [TORCH_HEADERS])
 #
 # Declares one GoogleTest program and registers it with ctest as one test, so that what it links is loaded once. LABELS:
-# quick (the default) or slow; tests/CMakeLists.txt adds the sanitizers that a change must pass.
+# quick (the default) or slow; tests/CMakeLists.txt adds the sanitizers that a change must pass. TORCH_HEADERS: its files
+# include libtorch's headers. The tests' own code is optimised at -O1, which compiles in two thirds of the time.
 function(motley_test name)
-  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(TEST "TORCH_HEADERS" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS" ${ARGN})
   motley_program(${name} SOURCES ${TEST_SOURCES} MODULES ${TEST_MODULES}
                  LIBRARIES ${TEST_LIBRARIES} GTest::gmock GTest::gtest GTest::gtest_main)
   if(NOT TARGET ${name})
     return()
+  endif()
+  if(TEST_TORCH_HEADERS)
+    motley_precompile(${name})
+  else()
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 "--gtest_output=xml:${MOTLEY_TEST_RESULTS}/${name}.xml")
   motley_register_test(${name} TARGET ${name} LABELS ${TEST_LABELS} TIMEOUT ${TEST_TIMEOUT})

@@ -12,7 +12,7 @@ def main() -> int:
     """Runs the command that was typed; its exit code: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted."""
     words = sys.argv[1:]
     if words[:1] == ["launch"]:
-        return _launch.main(words[1:])
+        return _launch.main(words[1:], fork=True)
     if words[:1] == ["run"]:
         return _run.main(words[1:])
     if words[:1] == ["export"]:

@@ -29,9 +29,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import _motley
+from . import _motley, _start
 from ._arguments import CommandParser, log_level
 from ._run_directory import STARVED
+from ._start import Process
 
 _STARTED = 120.0  # seconds until every rank has imported PyTorch
 _GRACE = 10.0  # seconds that ranks have to end once one has failed
@@ -52,8 +53,8 @@ class LaunchError(RuntimeError):
         self.code, self.rank = code, rank
 
 
-def main(words: Sequence[str]) -> int:
-    """``motley launch``: the exit code."""
+def main(words: Sequence[str], *, fork: bool = False) -> int:
+    """``motley launch``: the exit code. ``fork`` is that of ``run``."""
     parser = CommandParser(
         "launch", "Start a script on several ranks of this machine, if asked at emulated speeds, or print a batch script that starts them "
         "on unlike nodes of Slurm.",
@@ -93,7 +94,7 @@ def main(words: Sequence[str]) -> int:
         parser.error(f"--workers is {workers}; a number from 1 on is accepted")
     logging.basicConfig(format="motley: %(message)s", level=log_level(given))
     try:
-        starved = run([given.script, *given.arguments], workers, speeds)
+        starved = run([given.script, *given.arguments], workers, speeds, fork=fork)
         if starved and given.strict:
             raise LaunchError(starved)
         if starved:
@@ -244,9 +245,12 @@ def find_pickler() -> Any:
         return pickle
 
 
-def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] | None = None) -> str:
+def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] | None = None, *, fork: bool = False) -> str:
     """Runs a script with its arguments on so many ranks until all have ended. What it returns says which rank could not have its speed;
     it is empty where all had theirs.
+
+    Args:
+        fork: whether ranks may be forked from this process, which has no other threads and uses no device.
 
     Raises:
         ValueError: speeds that are not positive, or not one a rank.
@@ -259,17 +263,15 @@ def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] |
     port = _free_port()
     ready, say_ready = os.pipe()  # a byte of each rank that has imported PyTorch
     wait, go = os.pipe()  # closed when they may begin
-    ranks: list[subprocess.Popen[bytes]] = []
+    ranks: list[Process] = []
     try:
         for rank in range(workers):
-            environment = os.environ | {
+            variables = {
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": str(workers),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            environment.setdefault("OMP_NUM_THREADS", "1")
             if emulated_speeds is not None:
-                environment["MOTLEY_EMULATED_SPEED"] = f"{emulated_speeds[rank]:g}"  # for the run directory
-            ranks.append(subprocess.Popen([sys.executable, "-m", "motley._rank", str(say_ready), str(wait), *command],
-                                          env=environment, pass_fds=[say_ready, wait]))
+                variables["MOTLEY_EMULATED_SPEED"] = f"{emulated_speeds[rank]:g}"  # for the run directory
+            ranks.append(_start.start(command, variables, [], (say_ready, wait), fork=fork))
         _wait_until_ready(ready, ranks)
         pacer = _motley.ProcessPacer([(rank.pid, rate) for rank, rate in zip(ranks, rates)]) if rates is not None else None
         os.close(go)
@@ -302,7 +304,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_until_ready(ready: int, ranks: list[subprocess.Popen[bytes]]) -> None:
+def _wait_until_ready(ready: int, ranks: list[Process]) -> None:
     """Until each rank has imported PyTorch and is about to run the script."""
     os.set_blocking(ready, False)
     deadline, count = time.monotonic() + _STARTED, 0
@@ -319,7 +321,7 @@ def _wait_until_ready(ready: int, ranks: list[subprocess.Popen[bytes]]) -> None:
         time.sleep(0.01)
 
 
-def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> str:
+def _watch(ranks: list[Process], pacer: Any) -> str:
     """Until all have ended, or one has failed. Returns what ``run`` does."""
     began = time.monotonic()
     starved = [_motley.seconds_without_processor(rank.pid) for rank in ranks]
@@ -346,13 +348,13 @@ def _watch(ranks: list[subprocess.Popen[bytes]], pacer: Any) -> str:
     return ""
 
 
-def _peek(rank: subprocess.Popen[bytes]) -> int | None:
+def _peek(rank: Process) -> int | None:
     """How a rank has ended, 0 where it did well; None while it runs. It keeps its number, so that no other process is paced."""
     ended = os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     return None if ended is None else ended.si_status
 
 
-def interrupt(ranks: list[subprocess.Popen[bytes]]) -> None:
+def interrupt(ranks: list[Process]) -> None:
     """Ends them as Ctrl-C does, which in a terminal has reached them, too."""
     _wait_for_all(ranks, _PATIENCE)
     for rank in ranks:
@@ -362,7 +364,7 @@ def interrupt(ranks: list[subprocess.Popen[bytes]]) -> None:
     stop(ranks)
 
 
-def stop(ranks: list[subprocess.Popen[bytes]]) -> None:
+def stop(ranks: list[Process]) -> None:
     """Ends those that still run."""
     for rank in ranks:
         if rank.poll() is None:
@@ -374,14 +376,14 @@ def stop(ranks: list[subprocess.Popen[bytes]]) -> None:
             rank.wait()
 
 
-def _wait_for_all(ranks: list[subprocess.Popen[bytes]], seconds: float) -> None:
+def _wait_for_all(ranks: list[Process], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for rank in ranks:
         with contextlib.suppress(subprocess.TimeoutExpired):
             rank.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
+def _end(ranks: list[Process]) -> None:
     """Ends those that still run. Raises LaunchError about the first that failed, by itself if there is one."""
     failed = next((index for index, rank in enumerate(ranks) if rank.poll()), None)
     stop(ranks)

@@ -16,8 +16,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,10 +23,11 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from . import _launch
+from . import _launch, _start
 from ._arguments import CommandParser, log_level, read_duration
 from ._control import REPLACEMENT, VARIABLE
 from ._launch import LaunchError
+from ._start import Process
 
 _TICK = 0.1  # seconds between two looks at whether a rank is stopped
 _STOPPED = 10  # looks after which a rank that is stopped (SIGSTOP) counts as lost
@@ -80,7 +79,7 @@ class _Rank:
     """A process that is, was or wants to be a rank."""
 
     place: int
-    process: subprocess.Popen[bytes]
+    process: Process
     control: socket.socket
     ended: int  # a pidfd
     unread: bytes = b""
@@ -110,6 +109,8 @@ class _Job:
     checkpoint: str | None = None
     failure: LaunchError | None = None  # a rank was killed when others had ended
     looked_at: float = 0.0
+    store: Process | None = None  # of the ranks' process groups
+    port: int = 0  # of it
 
     def run(self) -> None:
         """Raises LaunchError where a rank failed or too few are left."""
@@ -132,6 +133,7 @@ class _Job:
                 rank.process.kill()
                 rank.process.wait()
                 rank.close()
+            self._stop_store()
             self.selector.close()
 
     def _all(self) -> list[_Rank]:
@@ -145,25 +147,27 @@ class _Job:
             rank.process.terminate()
 
     def _start_all(self) -> None:
-        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        """With a store in which nobody has left anything."""
+        self._stop_store()
+        self.store, self.port = _start_store()
         for place in range(self.workers):
             self.members.append(self._start(place, "first"))
 
+    def _stop_store(self) -> None:
+        if self.store is not None:
+            self.store.kill()
+            self.store.wait()
+
     def _start(self, place: int, kind: str) -> _Rank:
         mine, theirs = socket.socketpair()
-        ready, wait = (os.open(os.devnull, os.O_RDWR) for _ in range(2))  # nobody waits for the others here
         try:
-            environment = os.environ | {
+            variables = {
                 "RANK": str(place), "LOCAL_RANK": str(place), "WORLD_SIZE": str(self.workers), "LOCAL_WORLD_SIZE": str(self.workers),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
                 VARIABLE: f"{theirs.fileno()} {place} {kind}"}
-            environment.setdefault("OMP_NUM_THREADS", "1")
-            process = subprocess.Popen([sys.executable, "-m", "motley._rank", str(ready), str(wait), *self.command],
-                                       env=environment, pass_fds=[theirs.fileno(), ready, wait])
+            process = _start.start(self.command, variables, [theirs.fileno()], None, fork=True)
         finally:
             theirs.close()
-            os.close(ready)
-            os.close(wait)
         rank = _Rank(place, process, mine, os.pidfd_open(process.pid))
         self.selector.register(mine, selectors.EVENT_READ, rank)
         self.selector.register(rank.ended, selectors.EVENT_READ, rank)
@@ -311,6 +315,27 @@ class _Job:
                 _log.warning("rank %d (process %d) does not answer and is killed", rank.place, rank.process.pid)
                 rank.process.kill()
                 rank.stopped = 0
+
+
+def _start_store() -> tuple[Process, int]:
+    """The store of the job's process groups and its port. It is a process of its own: its threads would make forks from this one unsafe."""
+    port, say_port = os.pipe()
+
+    def serve() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):  # which the launcher may be sent with all its processes; it ends this one
+            signal.signal(number, signal.SIG_IGN)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(say_port, f"{store.port}\n".encode())
+        while True:
+            signal.pause()
+
+    process = _start.fork_process(serve, "motley store", [say_port])
+    os.close(say_port)
+    with open(port, encoding="ascii") as said:
+        line = said.readline()
+    if not line:
+        raise LaunchError(f"the process that has the ranks' store ended with {process.wait()}")
+    return process, int(line)
 
 
 def _is_stopped(process: int) -> bool:

@@ -15,15 +15,15 @@ namespace motley::kernels {
 namespace {
 
 template <class T>
-struct Problem {
+struct SumProblem {
   std::vector<std::vector<T>> values;  // one per input
   std::vector<T> coefficients;
   T scale;
 };
 
 template <class T>
-Problem<T> random_problem(Random& random, std::size_t inputs, std::size_t count) {
-  Problem<T> problem;
+SumProblem<T> random_problem(Random& random, std::size_t inputs, std::size_t count) {
+  SumProblem<T> problem;
   for (std::size_t i = 0; i < inputs; ++i) {
     std::vector<T> values(count);
     for (T& value : values) value = static_cast<T>(random.normal());
@@ -36,7 +36,7 @@ Problem<T> random_problem(Random& random, std::size_t inputs, std::size_t count)
 
 // In place: the outputs are the inputs' own buffers and one more.
 template <class T>
-std::vector<std::vector<T>> run(const Problem<T>& problem, std::size_t count, std::size_t shift,
+std::vector<std::vector<T>> run(const SumProblem<T>& problem, std::size_t count, std::size_t shift,
                                 Instructions instructions) {
   std::vector<std::vector<T>> buffers;
   for (const auto& values : problem.values) {

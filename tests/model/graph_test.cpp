@@ -10,6 +10,7 @@
 #include <set>
 
 #include "tests/model/random_graph.h"
+#include "tests/model/sum.h"
 
 namespace motley::model {
 namespace {
@@ -39,14 +40,6 @@ double carried(const Graph& graph, int cut) {
     is_input_read = is_input_read || graph.layers[reader].inputs.empty();
   }
   return bytes + (is_input_read ? graph.input_bytes : 0);
-}
-
-double sum(const Graph& graph, double Layer::* member) {
-  double total = 0;
-  for (const Layer& layer : graph.layers) {
-    total += layer.*member;
-  }
-  return total;
 }
 
 TEST(Graph, KindsHaveNamesOfTheirOwn) {

@@ -7,19 +7,13 @@
 
 #include <algorithm>
 
+#include "tests/model/sum.h"
+
 namespace motley::model {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-double sum(const Graph& graph, double Layer::* member) {
-  double total = 0;
-  for (const Layer& layer : graph.layers) {
-    total += layer.*member;
-  }
-  return total;
-}
 
 int layer_number(const Graph& graph, const std::string& name) {
   const auto found = std::ranges::find(graph.layers, name, &Layer::name);

@@ -10,15 +10,12 @@
 
 #include "motley/base/log.h"
 #include "motley/net/socket.h"
+#include "tests/net/channel_pair.h"
 
 namespace motley::net {
 namespace {
 
 constexpr std::size_t kMaxPending = 256;
-
-Status anybody(const Claim&) {
-  return {};
-}
 
 // The lines that are logged while it lives.
 class LoggedLines {

@@ -18,11 +18,8 @@ using Role = Handshake::Role;
 using Terms = ChannelHandshake::Terms;
 using testing::HasSubstr;
 
-Claim claim(int rank, const std::string& tenant = "local") {
+Claim make_claim(int rank, const std::string& tenant = "local") {
   return {{.job = "job", .tenant = tenant, .rank = rank, .session = 7, .epoch = 2, .purpose = 1}, "f00d"};
-}
-Status anybody(const Claim&) {
-  return {};
 }
 const Terms kBetweenHosts = {Encryption::kAuto, false};
 const Terms kOverLoopback = {Encryption::kAuto, true};
@@ -30,7 +27,8 @@ const Terms kOverLoopback = {Encryption::kAuto, true};
 ChannelHandshake side(Role role, const Secret& secret, const Terms& terms = kBetweenHosts,
                       const std::string& tenant = "local") {
   return ChannelHandshake(
-      role, [secret](const Claim&) { return secret; }, claim(role == Role::kConnector ? 2 : 0, tenant), anybody, terms);
+      role, [secret](const Claim&) { return secret; }, make_claim(role == Role::kConnector ? 2 : 0, tenant), anybody,
+      terms);
 }
 const Secret kOne = *Secret::from_text("a secret of some length", "the file 'one'");
 const Secret kOther = *Secret::from_text("another secret of some length", "the variable OTHER");
@@ -80,7 +78,7 @@ TEST(ChannelHandshake, TheTenantChoosesTheSecretAndAnUnknownOneLooksLikeAWrongSe
         [](const Claim& peer) {
           return peer.identity.tenant == "a" ? kOne : peer.identity.tenant == "b" ? kOther : Secret::generate();
         },
-        claim(0), anybody, kBetweenHosts);
+        make_claim(0), anybody, kBetweenHosts);
   };
   for (const auto& [tenant, secret] : {std::pair<std::string, const Secret&>("a", kOne), {"b", kOther}}) {
     ChannelHandshake connector = side(Role::kConnector, secret, kBetweenHosts, tenant);
@@ -139,8 +137,8 @@ TEST(ChannelHandshake, ProofsThatARelayPassesOnAreRefused) {
   std::array<std::vector<std::byte>, 2> bindings = {std::vector<std::byte>(32, std::byte{1}),
                                                     std::vector<std::byte>(32, std::byte{2})};
   for (const bool same : {true, false}) {
-    Handshake connector(Role::kConnector, kOne, claim(2), anybody, bindings[0]);
-    Handshake acceptor(Role::kAcceptor, kOne, claim(0), anybody, bindings[same ? 0 : 1]);
+    Handshake connector(Role::kConnector, kOne, make_claim(2), anybody, bindings[0]);
+    Handshake acceptor(Role::kAcceptor, kOne, make_claim(0), anybody, bindings[same ? 0 : 1]);
     const auto pass = [](Handshake& from, Handshake& to) {
       const auto bytes = from.take_output();
       for (std::size_t at = 0; at < bytes.size();) {

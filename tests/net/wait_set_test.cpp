@@ -12,8 +12,8 @@
 namespace motley::net {
 namespace {
 
-struct Pair {
-  Pair() {
+struct SocketPair {
+  SocketPair() {
     std::array<int, 2> sockets{};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()), 0);
     near = Descriptor(sockets[0]);
@@ -56,7 +56,7 @@ TEST(WaitSet, IsWokenDuringTheWaitOrBeforeItOnce) {
 
 TEST(WaitSet, SaysWhatHappenedToADescriptorAndForgetsIt) {
   WaitSet set;
-  const Pair pair;
+  const SocketPair pair;
   set.add(pair.near.get(), POLLIN);
   set.end_after(0);
   EXPECT_FALSE(set.wait());
@@ -74,7 +74,7 @@ TEST(WaitSet, SaysWhatHappenedToADescriptorAndForgetsIt) {
 
 TEST(WaitSet, SeesTheOtherEndClose) {
   WaitSet set;
-  Pair pair;
+  SocketPair pair;
   pair.far.close();
   set.add(pair.near.get(), POLLRDHUP);
   EXPECT_FALSE(set.wait());
@@ -83,7 +83,7 @@ TEST(WaitSet, SeesTheOtherEndClose) {
 
 TEST(WaitSet, WaitsUntilAConnectionReadsOrTakesMore) {
   WaitSet set;
-  Pair pair;
+  SocketPair pair;
   ASSERT_EQ(::send(pair.far.get(), "x", 1, 0), 1);
   Connection connection(std::move(pair.near), Identity{}, false);
   set.add(connection);

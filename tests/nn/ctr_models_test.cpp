@@ -57,11 +57,11 @@ Weights list_weights(Network& network) {
   return weights;
 }
 
-torch::Tensor affine(const torch::Tensor& x, const Weights& weights, const std::string& layer) {
+torch::Tensor fully_connected(const torch::Tensor& x, const Weights& weights, const std::string& layer) {
   return torch::matmul(x, weights.at(layer + ".linear.weight").t()) + weights.at(layer + ".linear.bias");
 }
 torch::Tensor rectified(const torch::Tensor& x, const Weights& weights, const std::string& layer) {
-  return affine(x, weights, layer).clamp_min(0);
+  return fully_connected(x, weights, layer).clamp_min(0);
 }
 torch::Tensor cosine(const torch::Tensor& a, const torch::Tensor& b) {
   return (a * b).sum(1) / (a.square().sum(1).sqrt() * b.square().sum(1).sqrt()).clamp_min(1e-8);
@@ -89,7 +89,7 @@ torch::Tensor reference(const NetworkSpec& spec, const Weights& weights, const S
   }
   if (spec.name == "nce") {
     torch::Tensor predicted = rectified(torch::cat({features, joined(0, 4)}, 1), weights, "fc1");
-    predicted = affine(predicted, weights, "fc2");
+    predicted = fully_connected(predicted, weights, "fc2");
     return (rows.narrow(1, 4, 3) * predicted.unsqueeze(1)).sum(2);
   }
   torch::Tensor values = torch::cat({features, joined(0, spec.categories)}, 1);
@@ -99,7 +99,7 @@ torch::Tensor reference(const NetworkSpec& spec, const Weights& weights, const S
     const torch::Tensor looked_up = weights.at("small_lookup.weight").index_select(0, small.reshape({-1}));
     values = torch::cat({values, rectified(looked_up.view({features.size(0), -1}), weights, "small_fc")}, 1);
   }
-  return affine(values, weights, "output");
+  return fully_connected(values, weights, "output");
 }
 
 class CtrModels : public ::testing::TestWithParam<const char*> {};

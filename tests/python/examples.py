@@ -63,7 +63,7 @@ class Elastic(ExampleTest):
                                stdout=subprocess.PIPE, text=True)
         self.addCleanup(job.kill)
         self.assertRegex(job.stdout.readline(), r"step 20: loss .*, split \[\d+, \d+\]")
-        os.kill(min(children(job.pid, "motley._rank")), signal.SIGKILL)
+        os.kill(min(children(job.pid, "rank")), signal.SIGKILL)
         rest, _ = job.communicate(timeout=RUN)
         self.assertEqual(job.returncode, 0)
         self.assertRegex(rest, r"step 40: loss .*, split \[256\]")

@@ -14,32 +14,29 @@
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/workload.h"
 #include "tests/scheduling/elastic_job.h"
+#include "tests/scheduling/random_int.h"
 
 namespace motley::scheduling {
 namespace {
 
 using ::testing::HasSubstr;
 
-int whole(Random& random, int low, int high) {
-  return low + static_cast<int>(random.below(static_cast<std::uint64_t>(high - low + 1)));
-}
-
 // Nodes with CPUs and memory.
 ClusterTopology random_topology(Random& random, int nodes, int devices) {
   ClusterTopology topology;
-  topology.racks = whole(random, 1, 2);
+  topology.racks = random_int(random, 1, 2);
   topology.resources = {"cpu", "memory"};
   for (int i = 0; i < nodes; ++i) {
     topology.nodes.push_back({.name = fmt::format("s{}", i),
-                              .devices = whole(random, 1, devices),
-                              .rack = whole(random, 0, topology.racks - 1),
-                              .resources = {double(whole(random, 0, 12)), double(whole(random, 0, 12))}});
+                              .devices = random_int(random, 1, devices),
+                              .rack = random_int(random, 0, topology.racks - 1),
+                              .resources = {double(random_int(random, 0, 12)), double(random_int(random, 0, 12))}});
   }
   return topology;
 }
 
 std::vector<double> random_requests(Random& random) {
-  return {double(whole(random, 0, 4)), double(whole(random, 0, 4))};
+  return {double(random_int(random, 0, 4)), double(random_int(random, 0, 4))};
 }
 
 // What jobs have at a time: by plain sums over nodes and resources.
@@ -86,7 +83,7 @@ TEST(Resources, APlaceIsFoundWhereThereIsOne) {
   int found = 0, missing = 0;
   for (int trial = 0; trial < 400; ++trial) {
     const ClusterTopology topology = random_topology(random, 3, 4);
-    Job first{"a", 0, 1, 1}, second{"b", 0, 1, whole(random, 1, 5)};
+    Job first{"a", 0, 1, 1}, second{"b", 0, 1, random_int(random, 1, 5)};
     first.requests = random_requests(random);
     second.requests = random_requests(random);
     for (const PlacementStrategy strategy :
@@ -165,7 +162,8 @@ TEST(Resources, NoPolicyGivesMoreThanThereIs) {
   for (Node& node : topology.nodes) node.resources = {4.0 * node.devices, 3.0 * node.devices};
   std::vector<Job> jobs;
   for (int i = 0; i < 30; ++i) {
-    Job job = elastic_job(fmt::format("job{}", i), whole(random, 0, 40), whole(random, 5, 60), 1, whole(random, 1, 6));
+    Job job = elastic_job(fmt::format("job{}", i), random_int(random, 0, 40), random_int(random, 5, 60), 1,
+                          random_int(random, 1, 6));
     job.requests = random_requests(random);
     jobs.push_back(std::move(job));
   }
@@ -253,12 +251,12 @@ TEST(Drf, SharesAsProgressiveFillingDoes) {
   Random random(23);
   for (int trial = 0; trial < 200; ++trial) {
     const Node node{.name = "a",
-                    .devices = whole(random, 4, 30),
-                    .resources = {double(whole(random, 10, 60)), double(whole(random, 10, 60))}};
+                    .devices = random_int(random, 4, 30),
+                    .resources = {double(random_int(random, 10, 60)), double(random_int(random, 10, 60))}};
     std::vector<Job> jobs;
     for (int i = 0; i < 5; ++i) {
-      Job job = elastic_job(fmt::format("job{}", i), 0, 1e6, 1, whole(random, 1, 12));
-      job.requests = {double(whole(random, 1, 7)), double(whole(random, 1, 7))};
+      Job job = elastic_job(fmt::format("job{}", i), 0, 1e6, 1, random_int(random, 1, 12));
+      job.requests = {double(random_int(random, 1, 7)), double(random_int(random, 1, 7))};
       jobs.push_back(std::move(job));
     }
     EXPECT_EQ(drf_workers({.nodes = {node}, .resources = {"cpu", "memory"}}, jobs), fill_progressively(node, jobs))

@@ -9,16 +9,13 @@
 #include <functional>
 
 #include "motley/base/random.h"
+#include "tests/scheduling/random_int.h"
 
 namespace motley::scheduling {
 namespace {
 
 double between(Random& random, double low, double high) {
   return low + (high - low) * random.uniform();
-}
-
-int whole(Random& random, int low, int high) {
-  return low + static_cast<int>(random.below(static_cast<std::uint64_t>(high - low + 1)));
 }
 
 // Values that rise with the workers, steeply or not, concave or not, and are less where the ring is longer.
@@ -38,20 +35,20 @@ SlotJob random_job(Random& random, int most) {
 
 SlotProblem random_problem(Random& random, int nodes, int devices, int jobs, int most) {
   SlotProblem problem;
-  problem.topology.racks = whole(random, 1, 2);
+  problem.topology.racks = random_int(random, 1, 2);
   for (int i = 0; i < nodes; ++i) {
-    problem.topology.nodes.push_back({fmt::format("s{}", i), whole(random, 1, devices),
-                                      whole(random, 0, problem.topology.racks - 1), between(random, 1, 8)});
+    problem.topology.nodes.push_back({fmt::format("s{}", i), random_int(random, 1, devices),
+                                      random_int(random, 0, problem.topology.racks - 1), between(random, 1, 8)});
   }
   for (int i = 0; i < problem.topology.racks; ++i) problem.topology.rack_uplinks.push_back(between(random, 1, 8));
-  for (int i = 0; i < jobs; ++i) problem.jobs.push_back(random_job(random, whole(random, 1, most)));
+  for (int i = 0; i < jobs; ++i) problem.jobs.push_back(random_job(random, random_int(random, 1, most)));
   return problem;
 }
 
 // Servers of two types, and jobs whose utility differs between them, or is 0 on one.
 void make_heterogeneous(SlotProblem& problem, Random& random) {
   problem.topology.types = {"new", "old"};
-  for (Node& node : problem.topology.nodes) node.type = whole(random, 0, 1);
+  for (Node& node : problem.topology.nodes) node.type = random_int(random, 0, 1);
   for (SlotJob& job : problem.jobs) {
     if (random.below(4) == 0) continue;  // may have both at a time
     for (int type = 0; type < 2; ++type) {
@@ -179,7 +176,7 @@ TEST(Slot, TheBoundOnHeterogeneousDevicesIsNear) {
 TEST(Slot, NeverGivesAnythingTwice) {
   Random random(7);
   for (int trial = 0; trial < 200; ++trial) {
-    SlotProblem problem = random_problem(random, whole(random, 1, 12), 8, whole(random, 0, 30), 9);
+    SlotProblem problem = random_problem(random, random_int(random, 1, 12), 8, random_int(random, 0, 30), 9);
     if (trial % 4 == 0) make_heterogeneous(problem, random);
     expect_lawful(problem, solve_slot(problem, {.rounds = 30}));
   }

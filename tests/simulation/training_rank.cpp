@@ -27,7 +27,7 @@ namespace {
 
 using namespace train;  // NOLINT: this file plays a part of it
 
-constexpr double kStepSeconds = 30;
+constexpr double kStepDeadlineSeconds = 30;
 constexpr double kJoinSeconds = 20;
 constexpr double kSlackSeconds = 0.5;
 constexpr double kBackwardSeconds = 0.5e-3;  // after each bucket, while it is reduced
@@ -112,7 +112,7 @@ class LinearSync final : public GradientSync, public ServedSync {
   }
   Result<std::vector<double>> read_momentum() const {
     if (server_ == nullptr) return fail(ErrorCode::kUnavailable, "the servers have not been joined yet");
-    MOTLEY_ASSIGN(const ps::ServerState state, server_->save(Deadline::after(kStepSeconds)));
+    MOTLEY_ASSIGN(const ps::ServerState state, server_->save(Deadline::after(kStepDeadlineSeconds)));
     std::vector<double> momentum;
     for (const auto& array : state.optimizer) {
       for (const auto& bucket : array) std::ranges::copy(bucket, std::back_inserter(momentum));
@@ -409,7 +409,7 @@ class TrainingRank final : public ElasticRanks {
     if (!is_newcomer_) shared_.observer.install(1, all_ranks(size), shared_.rank);
     elastic_.emplace(*session_, is_newcomer_);
     MOTLEY_ASSIGN(group_, elastic_->make_first_group());
-    context_.emplace(shared_.rank, size, *session_, *group_, timeline_, kStepSeconds);
+    context_.emplace(shared_.rank, size, *session_, *group_, timeline_, kStepDeadlineSeconds);
     if (is_newcomer_) {
       context_->present = {shared_.rank};
       context_->writer = -1;

@@ -13,7 +13,7 @@ namespace {
 constexpr int kStreamCount = 4;
 
 // Operations by number, and of each those that it comes right after.
-class Order {
+class PlainOrder {
  public:
   int add(const std::vector<int>& after) {
     after_.push_back(after);
@@ -42,7 +42,7 @@ TEST(AccessHistory, FindsWhatNothingOrders) {
   const auto draw = [&](int below) { return static_cast<int>(random() % static_cast<unsigned>(below)); };
   int found = 0, clean = 0;
   for (int round = 0; round < 300; ++round) {
-    Order order;
+    PlainOrder order;
     std::vector<std::vector<int>> next(kStreamCount);  // what the stream's next operation comes right after
     std::vector<VectorClock> clocks(kStreamCount);
     AccessHistory history;

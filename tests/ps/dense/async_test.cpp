@@ -12,6 +12,7 @@
 #include "motley/ps/client/server_reducer.h"
 #include "motley/ps/service/service.h"
 #include "tests/collective/ranks.h"
+#include "tests/ps/dense/servers.h"
 
 namespace motley::ps {
 namespace {
@@ -22,11 +23,6 @@ using kernels::UpdateRule;
 using ::testing::HasSubstr;
 
 constexpr double kSeconds = 30;
-
-const net::Secret& token() {
-  static const net::Secret secret = net::Secret::generate();
-  return secret;
-}
 
 struct Path {
   const char* name;

@@ -12,6 +12,7 @@
 #include "motley/ps/service/service.h"
 #include "motley/train/sync/choose_method.h"
 #include "tests/collective/ranks.h"
+#include "tests/ps/dense/servers.h"
 
 namespace motley::ps {
 namespace {
@@ -143,11 +144,6 @@ class Reference {
   std::vector<Values> left_;  // by rank: of w g
   Values weights_, acknowledged_, momentum_;
 };
-
-const net::Secret& token() {
-  static const net::Secret secret = net::Secret::generate();
-  return secret;
-}
 
 struct Servers {
   std::vector<std::unique_ptr<Service>> services;

@@ -11,6 +11,7 @@
 #include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/service/service.h"
 #include "tests/collective/ranks.h"
+#include "tests/ps/dense/servers.h"
 #include "tests/ps/service/metric_value.h"
 
 namespace motley::ps {
@@ -54,11 +55,6 @@ void PrintTo(const Case& c, std::ostream* out) {
 class EveryPath : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Server, EveryPath, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
-
-const net::Secret& token() {
-  static const net::Secret secret = net::Secret::generate();
-  return secret;
-}
 
 kernels::UpdateOptions make_update(UpdateRule rule) {
   return {.rule = rule, .momentum = 0.9, .weight_decay = 0.01};
@@ -122,22 +118,6 @@ class Reference {
   std::vector<double> weights_;
   std::vector<std::vector<double>> state_;
   int steps_ = 0;
-};
-
-struct Servers {
-  std::vector<std::unique_ptr<Service>> services;
-  std::vector<ServerAddress> addresses;
-  Servers(int count, int cores) {
-    for (int i = 0; i < count; ++i) {
-      auto service = Service::start({.cores = cores}, token());
-      if (!service) {
-        ADD_FAILURE() << service.error().message;
-        return;
-      }
-      addresses.push_back({(*service)->endpoint(), token()});
-      services.push_back(std::move(*service));
-    }
-  }
 };
 
 Layout make_layout(std::uint64_t seed, int buckets, std::size_t largest) {
@@ -231,7 +211,7 @@ TEST_P(EveryPath, DoesWhatOneWorkerWouldDo) {
   const Case& c = GetParam();
   for (const int size : {1, 2, 4}) {
     const std::uint64_t seed = mix({static_cast<std::uint64_t>(size), 5});
-    Servers servers(c.servers, c.cores);
+    Servers servers(std::vector<int>(static_cast<std::size_t>(c.servers), c.cores));
     const Layout layout = make_layout(seed, 4, 40000);
     const std::uint64_t steps = 5;
     const auto references = reference_after(seed, size, layout, c.rule, steps);
@@ -267,7 +247,7 @@ TEST(SharedMemory, CoresThatComeLateDoNothingTwice) {
   constexpr int kSize = 3;
   constexpr std::uint64_t kSteps = 400;
   const Layout layout{.type = collective::DataType::kFloat32, .bucket_elements = {50, 3000, 1, 700}};
-  Servers servers(1, 6);
+  Servers servers({6});
   collective::run_threads(kSize, true, [&](int rank, collective::ThreadSession& session) {
     ServerOptions options;
     options.method = collective::Method::kParameterServer;
@@ -360,7 +340,7 @@ TEST_P(Reversible, AStepThatIsTakenBackLeavesNothing) {
   for (const int size : {1, 3}) {
     const std::uint64_t seed = mix({static_cast<std::uint64_t>(size), 17});
     const Layout layout = make_layout(seed, 3, 90000);
-    Servers servers(1, 3);
+    Servers servers({3});
     const kernels::UpdateOptions update = make_update(GetParam());
     const auto redone = [](std::uint64_t step) { return step % 3; };  // times
     const auto factor = [](std::uint64_t step, std::uint64_t time) {
@@ -466,7 +446,7 @@ TEST_P(EitherWay, StateGoesOnWhereItWasSaved) {
   ServerState saved;
   std::vector<std::vector<std::vector<float>>> held(2);
   for (const int part : {0, 1}) {
-    Servers servers(part == 0 || GetParam() ? 1 : 2, 2);  // onto another number of servers
+    Servers servers(std::vector<int>(part == 0 || GetParam() ? 1 : 2, 2));  // onto another number of servers
     collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
       auto reducer = ServerReducer::create(session, options_for(servers, GetParam()));
       ASSERT_TRUE(reducer);
@@ -486,7 +466,7 @@ TEST_P(EitherWay, StateGoesOnWhereItWasSaved) {
 }
 
 TEST_P(EitherWay, ARankThatIsLostEndsTheJobAndNoOther) {
-  Servers servers(1, 2);
+  Servers servers({2});
   const Layout layout = make_layout(4, 2, 30000);
   std::thread other([&] {
     collective::run_threads(2, true, [&](int, collective::ThreadSession& session) {
@@ -516,7 +496,7 @@ TEST_P(EitherWay, ARankThatIsLostEndsTheJobAndNoOther) {
 }
 
 TEST_P(EitherWay, AServerThatEndsIsNamed) {
-  auto servers = std::make_unique<Servers>(1, 2);
+  auto servers = std::make_unique<Servers>(std::vector{2});
   const Layout layout = make_layout(4, 2, 30000);
   collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
     const auto reducer = ServerReducer::create(session, options_for(*servers, GetParam()));
@@ -532,7 +512,7 @@ TEST_P(EitherWay, AServerThatEndsIsNamed) {
 }
 
 TEST_P(EitherWay, AMissingRankIsNamedAtTheDeadline) {
-  Servers servers(1, 2);
+  Servers servers({2});
   const Layout layout = make_layout(4, 1, 30000);
   std::barrier answered(3);
   collective::run_threads(3, true, [&](int rank, collective::ThreadSession& session) {
@@ -550,7 +530,7 @@ TEST_P(EitherWay, AMissingRankIsNamedAtTheDeadline) {
 }
 
 TEST(Server, TurnsAwayAnotherToken) {
-  Servers servers(1, 1);
+  Servers servers({1});
   servers.addresses[0].token = net::Secret::generate();
   collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
     const Status tried = try_to_train(session, options_for(servers, true), make_layout(1, 1, 100), 1);
@@ -560,7 +540,7 @@ TEST(Server, TurnsAwayAnotherToken) {
 }
 
 TEST(Server, NamesWhatDiffersBetweenRanks) {
-  Servers servers(1, 1);
+  Servers servers({1});
   collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
     Layout layout;
     layout.bucket_elements = {rank == 0 ? 100u : 200u};
@@ -571,7 +551,7 @@ TEST(Server, NamesWhatDiffersBetweenRanks) {
 }
 
 TEST(Server, HasOneJobOfAName) {
-  Servers servers(1, 1);
+  Servers servers({1});
   const Layout layout = make_layout(1, 1, 100);
   collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
     const auto reducer = ServerReducer::create(session, options_for(servers, true));
@@ -604,7 +584,7 @@ TEST(Server, RefusesAJobBeyondItsQuota) {
 }
 
 TEST_P(EitherWay, MetricsNameWhoIsMissingAndWhoWasLast) {
-  Servers servers(1, 2);
+  Servers servers({2});
   const Service& service = *servers.services[0];
   const Layout layout = make_layout(4, 3, 100'000);
   const std::string job = R"(tenant="local",job="job")";

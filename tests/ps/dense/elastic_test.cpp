@@ -14,6 +14,7 @@
 #include "motley/ps/client/server_reducer.h"
 #include "motley/ps/service/service.h"
 #include "tests/collective/ranks.h"
+#include "tests/ps/dense/servers.h"
 
 namespace motley::ps {
 namespace {
@@ -27,11 +28,6 @@ constexpr int kSamples = 12;  // of a step
 constexpr double kLearningRate = 0.05;
 constexpr double kMomentum = 0.9;
 const Layout kLayout{.bucket_elements = {3000, 70000, 1}};
-
-const net::Secret& token() {
-  static const net::Secret secret = net::Secret::generate();
-  return secret;
-}
 
 double make_gradient(int sample, std::uint64_t step, std::size_t bucket, std::size_t element) {
   Random random(mix({static_cast<std::uint64_t>(sample), step, bucket, element % 97}));
@@ -124,14 +120,14 @@ class Member {
   std::unique_ptr<ServerReducer> reducer_;
 };
 
-struct Case {
+struct Route {
   const char* name;
   bool shares_memory;
   int servers;
   bool have_racks = false;  // a server in each
 };
 
-class ElasticServer : public ::testing::TestWithParam<Case> {
+class ElasticServer : public ::testing::TestWithParam<Route> {
  protected:
   ElasticServer() {
     for (int i = 0; i < GetParam().servers; ++i) {
@@ -169,8 +165,8 @@ void expect_weights(ServerReducer& reducer, std::uint64_t step) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dense, ElasticServer,
-                         ::testing::Values(Case{"memory", true, 1}, Case{"channels", false, 1},
-                                           Case{"channels_of_two_servers", false, 2}, Case{"racks", false, 3, true}),
+                         ::testing::Values(Route{"memory", true, 1}, Route{"channels", false, 1},
+                                           Route{"channels_of_two_servers", false, 2}, Route{"racks", false, 3, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // In each epoch some steps are done, and then one rank ends in the middle of another one: before any of its operations.

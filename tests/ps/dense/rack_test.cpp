@@ -13,6 +13,7 @@
 #include "motley/train/sync/choose_method.h"
 #include "motley/train/sync/link_probe.h"
 #include "tests/collective/ranks.h"
+#include "tests/ps/dense/servers.h"
 
 namespace motley::ps {
 namespace {
@@ -25,28 +26,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 using Held = std::vector<std::vector<float>>;  // by bucket
-
-const net::Secret& token() {
-  static const net::Secret secret = net::Secret::generate();
-  return secret;
-}
-
-// One server for each number of cores.
-struct Servers {
-  std::vector<std::unique_ptr<Service>> services;
-  std::vector<ServerAddress> addresses;
-  explicit Servers(const std::vector<int>& cores) {
-    for (const int count : cores) {
-      auto service = Service::start({.cores = count}, token());
-      if (!service) {
-        ADD_FAILURE() << service.error().message;
-        return;
-      }
-      addresses.push_back({(*service)->endpoint(), token()});
-      services.push_back(std::move(*service));
-    }
-  }
-};
 
 ServerOptions options_for(const std::vector<ServerAddress>& servers, std::vector<int> racks,
                           UpdateRule rule = UpdateRule::kMomentum) {
@@ -78,7 +57,7 @@ ServerState random_state(std::uint64_t seed, const Layout& layout) {
 }
 
 // A third of all is zero; in step 1 only rank 0 has something, in step 2 nobody has.
-double make_weight(std::uint64_t seed, int rank, std::uint64_t step) {
+double sparse_weight(std::uint64_t seed, int rank, std::uint64_t step) {
   if (step == 1 || step == 2) return step == 1 && rank == 0 ? 7 : 0;
   Random random(mix({seed, 9, static_cast<std::uint64_t>(rank), step}));
   return random.below(3) == 0 ? 0 : static_cast<double>(1 + random.below(40));
@@ -91,7 +70,7 @@ Status take_part(const train::SyncMethod& sync, std::uint64_t seed, int rank, co
     if (sync.server_optimizer != nullptr) {
       sync.server_optimizer->set_learning_rate(0.1 / static_cast<double>(step + 1));
     }
-    const double weight = make_weight(seed, rank, step);
+    const double weight = sparse_weight(seed, rank, step);
     for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
       auto* values = reinterpret_cast<float*>(reducer.buffer(static_cast<int>(b)).data());
       Random random(mix({seed, static_cast<std::uint64_t>(rank), step, b}));
@@ -150,7 +129,7 @@ double largest_difference(const Held& a, const Held& b) {
   return largest;
 }
 
-struct Case {
+struct Hierarchy {
   const char* name;
   std::vector<int> racks;  // of ranks
   std::vector<int> cores;  // of servers
@@ -159,7 +138,7 @@ struct Case {
   std::size_t chunk_bytes = 4096;
 };
 
-const Case kCases[] = {
+const Hierarchy kHierarchies[] = {
     {"two_racks_sum", {0, 0, 1, 1}, {1, 1}, UpdateRule::kSum},
     {"two_racks_sgd", {0, 0, 1, 1}, {2, 2}, UpdateRule::kSgd},
     {"two_racks_momentum_other_cores", {0, 0, 1, 1}, {3, 1}, UpdateRule::kMomentum},
@@ -172,16 +151,16 @@ const Case kCases[] = {
     {"two_racks_float16_sum", {0, 1, 1}, {2, 1}, UpdateRule::kSum, WireType::kFloat16},
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const Hierarchy& c, std::ostream* out) {
   *out << c.name;
 }
 
-class EveryHierarchy : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Racks, EveryHierarchy, ::testing::ValuesIn(kCases),
+class EveryHierarchy : public ::testing::TestWithParam<Hierarchy> {};
+INSTANTIATE_TEST_SUITE_P(Racks, EveryHierarchy, ::testing::ValuesIn(kHierarchies),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(EveryHierarchy, DoesWhatOneServerDoes) {
-  const Case& c = GetParam();
+  const Hierarchy& c = GetParam();
   const int size = static_cast<int>(c.racks.size());
   for (const std::uint64_t seed : {1u, 2u}) {
     const ServerState start = random_state(seed, random_layout(seed));

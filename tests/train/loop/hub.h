@@ -189,7 +189,7 @@ class HubGroup final : public collective::Group {
     return {};
   }
   Status broadcast(std::span<std::byte> bytes, int root, const Deadline&) override {
-    Word own((bytes.size() + 7) / 8);
+    Word own(bytes.size() / 8 + 1);
     std::memcpy(own.data(), bytes.data(), bytes.size());
     MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, own, ranks_));
     std::memcpy(bytes.data(), words[static_cast<std::size_t>(ranks_.empty() ? root : ranks_[root])].data(),

@@ -19,8 +19,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-struct Rank {
-  explicit Rank(int rank = 0) : group(rank, 2), context{rank, 2, session, group, timeline, 10} {}
+struct FakeRank {
+  explicit FakeRank(int rank = 0) : group(rank, 2), context{rank, 2, session, group, timeline, 10} {}
   FakeSession session;
   FakeGroup group;
   TimelineRecorder timeline{0};
@@ -79,7 +79,7 @@ class Numbers final : public data::Dataset {
 };
 
 TEST(SampleReader, TakesWhatItReadAhead) {
-  Rank rank;
+  FakeRank rank;
   const Numbers dataset;
   SampleAudit audit(36);
   auto plan = make_batch_plan();
@@ -101,7 +101,7 @@ TEST(SampleReader, TakesWhatItReadAhead) {
 }
 
 TEST(SampleReader, ReadsAfreshWhereTheSplitHasChanged) {
-  Rank rank;
+  FakeRank rank;
   const Numbers dataset;
   SampleAudit audit(36);
   auto plan = make_batch_plan();
@@ -118,7 +118,7 @@ TEST(SampleReader, ReadsAfreshWhereTheSplitHasChanged) {
 }
 
 TEST(SampleReader, ReadsThePartsThatItsStageNeedsAndCountsOnce) {
-  Rank rank;
+  FakeRank rank;
   const Numbers dataset;
   SampleAudit audit(36);
   SampleReader reader(rank.context, dataset, audit, {});
@@ -132,7 +132,7 @@ TEST(SampleReader, ReadsThePartsThatItsStageNeedsAndCountsOnce) {
 }
 
 TEST(SampleAudit, AddsUpWhatAllRanksHaveUsed) {
-  Rank rank;
+  FakeRank rank;
   rank.group.reduces_by_size = true;  // the other rank has used the same
   SampleAudit audit(4);
   audit.record(std::vector<std::uint32_t>{0, 1, 1});
@@ -142,7 +142,7 @@ TEST(SampleAudit, AddsUpWhatAllRanksHaveUsed) {
 }
 
 TEST(SampleAudit, FindsSamplesLostOrDuplicated) {
-  Rank rank;
+  FakeRank rank;
   SampleAudit audit(4);
   audit.record(std::vector<std::uint32_t>{0, 1, 1, 2});
   auto finding = audit.check(rank.context, {.epoch = 1, .size = 4});
@@ -157,7 +157,7 @@ TEST(SampleAudit, FindsSamplesLostOrDuplicated) {
 }
 
 TEST(SampleAudit, OnlyTheFirstRankGoesOnFromTheCountsOfAll) {
-  Rank rank;
+  FakeRank rank;
   SampleAudit audit(4);
   audit.record(std::vector<std::uint32_t>{0, 1});
   const std::string counts = audit.merge(rank.context)->serialise();
@@ -313,9 +313,9 @@ TEST(Reporter, WritesWhatHappensBetweenSteps) {
 }
 
 // A run of its own, to save and restore.
-struct Saved : Rank {
+struct Saved : FakeRank {
   explicit Saved(const std::filesystem::path& folder, int rank = 0, Checkpoints::Options options = {.keep = 1})
-      : Rank(rank), checkpoints(context, folder, options), plan(*make_batch_plan()) {}
+      : FakeRank(rank), checkpoints(context, folder, options), plan(*make_batch_plan()) {}
   RunState state() { return {progress, plan, audit, model}; }
   static Status as_it_is(Status loaded) { return loaded; }
 
