@@ -389,8 +389,8 @@ def _end(ranks: list[Process]) -> None:
     stop(ranks)
     if failed is None:
         failed = next((index for index, rank in enumerate(ranks) if rank.returncode), None)
-    if failed is None:
+    code = 0 if failed is None else ranks[failed].wait()
+    if code == 0:
         return
-    code = ranks[failed].returncode
     how = f"ended with {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
     raise LaunchError(f"rank {failed} {how}; the other ranks were ended", code if code > 0 else 128 - code, failed)

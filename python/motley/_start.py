@@ -11,15 +11,16 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import io
 import logging
 import os
-import runpy
 import select
 import signal
 import subprocess
 import sys
 import threading
 import traceback
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 PR_SET_PDEATHSIG = 1
@@ -87,8 +88,10 @@ def start(command: Sequence[str], variables: Mapping[str, str], keep: Sequence[i
         import torch._dynamo  # an optimizer's first step imports it otherwise, in each rank
 
         def begin() -> None:
+            if "OMP_NUM_THREADS" not in os.environ:  # which was read when PyTorch was imported
+                torch.set_num_threads(1)
             os.environ.update(variables)
-            torch.set_num_threads(int(variables["OMP_NUM_THREADS"].split(",")[0]))  # which was read when PyTorch was imported
+            torch.default_generator.seed()
             if pipes is not None:
                 wait_for_the_others(*pipes)
             run_script(command)
@@ -138,7 +141,7 @@ def _leave_launcher(parent: int, name: str, keep: set[int]) -> None:
         logging.root.removeHandler(handler)
     logging.root.setLevel(logging.WARNING)
     if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()  # as a new process has one of its own; Python's and PyTorch's generators see to that themselves
+        numpy.random.seed()  # as a new process has one of its own; Python's generator sees to that itself
 
 
 def _call(begin: Callable[[], None]) -> int:
@@ -156,9 +159,10 @@ def _call(begin: Callable[[], None]) -> int:
     except BaseException:  # whatever the script raised
         sys.excepthook(*sys.exc_info())
         code = 1
-    gc.collect()  # closes files that the script left open
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
     atexit._run_exitfuncs()
+    vars(sys.modules["__main__"]).clear()  # which closes files that the script left open
+    gc.collect()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -177,7 +181,12 @@ def wait_for_the_others(ready: int, wait: int) -> None:
 
 
 def run_script(command: Sequence[str]) -> None:
-    """Runs a script with its arguments in this process. Raises what it raises."""
+    """Runs a script with its arguments in this process, as its module ``__main__``. Raises what it raises."""
     sys.argv = list(command)
     sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    main = types.ModuleType("__main__")
+    main.__file__ = sys.argv[0]
+    sys.modules["__main__"] = main
+    with io.open_code(os.path.abspath(sys.argv[0])) as file:
+        text = file.read()
+    exec(compile(text, sys.argv[0], "exec"), vars(main))

@@ -32,8 +32,34 @@ while time.process_time() - cpu < 0.1:
 (folder / f"{rank}.json").write_text(json.dumps([time.monotonic() - began, time.process_time() - cpu]))
 """
 
+FACTS = """
+import atexit, json, logging, multiprocessing, os, pathlib, random, signal, sys, threading, time
+import numpy, torch
+rank = os.environ["RANK"]
+folder = pathlib.Path(sys.argv[1])
+handlers = {number.name: str(signal.getsignal(number)) for number in signal.valid_signals() if isinstance(number, signal.Signals)}
+files = [os.readlink(f"/proc/self/fd/{number}").split(":")[0] for number in range(3, 64) if os.path.exists(f"/proc/self/fd/{number}")]
+facts = {"handlers": {name: text.split(" at ")[0] for name, text in handlers.items()}, "files": files, "threads": threading.active_count(),
+         "torch": [torch.get_num_threads(), torch.get_num_interop_threads()], "path": sys.path[0],
+         "name": __name__, "file": __file__, "argv": sys.argv, "process": multiprocessing.current_process().name,
+         "variables": sorted(os.environ), "logging": [logging.root.level, len(logging.root.handlers)],
+         "random": [random.random(), numpy.random.random(), torch.initial_seed()], "parent": os.getppid()}
+(folder / f"facts-{rank}").write_text(json.dumps(facts))
+def write_later():
+    time.sleep(0.2)
+    (folder / f"thread-{rank}").touch()
+threading.Thread(target=write_later).start()
+atexit.register(lambda: (folder / f"exit-{rank}").touch())
+left_open = open(folder / f"open-{rank}", "w")
+left_open.write("written")
+if len(sys.argv) > 2:
+    sys.exit(sys.argv[2])
+"""
+
 
 class Launching(unittest.TestCase):
+    maxDiff = None
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -54,6 +80,33 @@ class Launching(unittest.TestCase):
                            "dist.destroy_process_group()\n", "--workers", "2", arguments=["a b"])
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.splitlines(), ["a b 3"] * 2)
+
+    def test_a_forked_rank_is_like_a_new_process(self):
+        """One of the command, which forks, and one of a launcher in a process that may have threads, which does not."""
+        facts = []
+        for name in ("forked", "new"):
+            folder = self.folder / name
+            folder.mkdir()
+            (self.folder / "script.py").write_text(FACTS)
+            if name == "forked":
+                done = self.launch(FACTS, "--workers", "2", arguments=[folder, "ended by itself"])
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn("ended by itself\n", done.stderr)
+            else:
+                with self.assertRaisesRegex(motley.LaunchError, "ended with 1"):
+                    _launch.run([str(self.folder / "script.py"), str(folder), "ended by itself"], 2)
+            for rank in "01":
+                self.assertEqual(sorted(path.name for path in folder.glob(f"*-{rank}")),
+                                 [f"{what}-{rank}" for what in ("exit", "facts", "open", "thread")])
+                self.assertEqual((folder / f"open-{rank}").read_text(), "written")
+                told = json.loads((folder / f"facts-{rank}").read_text())
+                facts.append(told | {"argv": told["argv"][2:]})
+        for drawn in zip(*(told.pop("random") for told in facts)):
+            self.assertEqual(len(set(drawn)), 4)
+        parents = [told.pop("parent") for told in facts]
+        self.assertEqual(parents[0], parents[1])
+        for told in facts[1:]:
+            self.assertEqual(told, facts[0])
 
     def test_one_that_fails_ends_the_others(self):
         done = self.launch("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(300)\n", "--workers", "3")
