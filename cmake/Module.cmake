@@ -217,13 +217,15 @@ function(motley_program name)
   target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
 endfunction()
 
-# motley_test(NAME SOURCES file... MODULES module... [LIBRARIES lib...] [LABELS label...] [TIMEOUT seconds] [TORCH_HEADERS])
+# motley_test(NAME SOURCES file... MODULES module... [LIBRARIES lib...] [LABELS label...] [TIMEOUT seconds] [TORCH_HEADERS] [OPTIMISED])
 #
 # Declares one GoogleTest program and registers it with ctest as one test, so that what it links is loaded once. LABELS:
 # quick (the default) or slow; tests/CMakeLists.txt adds the sanitizers that a change must pass. TORCH_HEADERS: its files
-# include libtorch's headers. The tests' own code is optimised at -O1, which compiles in two thirds of the time.
+# include libtorch's headers. The tests' own code is optimised at -O1, which compiles in two thirds of the time, and for
+# sanitizers, whose checks take the optimiser most of its time, not at all: a third. OPTIMISED: there, too, as what it
+# computes itself takes long.
 function(motley_test name)
-  cmake_parse_arguments(TEST "TORCH_HEADERS" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(TEST "TORCH_HEADERS;OPTIMISED" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS" ${ARGN})
   motley_program(${name} SOURCES ${TEST_SOURCES} MODULES ${TEST_MODULES}
                  LIBRARIES ${TEST_LIBRARIES} GTest::gmock GTest::gtest GTest::gtest_main)
   if(NOT TARGET ${name})
@@ -231,6 +233,8 @@ function(motley_test name)
   endif()
   if(TEST_TORCH_HEADERS)
     motley_precompile(${name})
+  elseif(MOTLEY_SANITIZE AND NOT TEST_OPTIMISED)
+    target_compile_options(${name} PRIVATE -O0)
   else()
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()

@@ -153,14 +153,13 @@ def _call(begin: Callable[[], None]) -> int:
         if end.code is not None and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
         code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
-    except KeyboardInterrupt:
-        sys.excepthook(*sys.exc_info())
-        code = -signal.SIGINT
-    except BaseException:  # whatever the script raised
-        sys.excepthook(*sys.exc_info())
-        code = 1
+    except BaseException as error:  # whatever the script raised
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        sys.excepthook(type(error), error, error.__traceback__)
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
     atexit._run_exitfuncs()
+    sys.last_type = sys.last_value = sys.last_traceback = None
     vars(sys.modules["__main__"]).clear()  # which closes files that the script left open
     gc.collect()
     for stream in (sys.stdout, sys.stderr):

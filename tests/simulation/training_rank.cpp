@@ -124,6 +124,7 @@ class LinearSync final : public GradientSync, public ServedSync {
 
   std::uint64_t updates() const override { return server_ != nullptr ? server_->updates() : 0; }
   std::optional<int> lost_server() const override { return server_ != nullptr ? server_->lost_server() : std::nullopt; }
+  bool has_replicas() const override { return server_ != nullptr && server_->has_replicas(); }
   std::vector<int> server_cores() const override {
     return server_ != nullptr ? server_->server_cores() : std::vector<int>();
   }

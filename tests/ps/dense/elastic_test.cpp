@@ -358,6 +358,65 @@ TEST(ElasticServers, WhicheverIsLostTheNextOneHasItsState) {
   }
 }
 
+// One of two servers ends between two epochs, when nobody has a connection to it by which that would be seen.
+TEST(ElasticServers, OneThatLetsNobodyInIsLostWhereAnotherOneHasItsState) {
+  for (const std::size_t lost : {0U, 1U}) {
+    SCOPED_TRACE(lost);
+    std::vector<std::unique_ptr<Service>> services;
+    ServerOptions options;
+    options.method = collective::Method::kParameterServer;
+    options.update = {.rule = UpdateRule::kMomentum, .momentum = kMomentum};
+    options.elastic = ElasticJob{.session = collective::unique_session(), .replicates = true};
+    for (int i = 0; i < 2; ++i) {
+      services.push_back(Service::start({.cores = 1}, token()).value());
+      options.servers.push_back({services.back()->endpoint(), token()});
+    }
+    constexpr int kSize = 2;
+    Hub first(collective::unique_session()), second(collective::unique_session()), third(collective::unique_session());
+    std::barrier all(kSize);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < kSize; ++rank) {
+      threads.emplace_back([&, rank] {
+        ServerOptions next = options;
+        std::optional<Member> member(std::in_place, first, rank, kSize, next);
+        EXPECT_TRUE(member->join(true));
+        EXPECT_TRUE(member->take_step(1));
+        member->reducer().commit();
+        next.elastic->has_replicas = member->reducer().has_replicas();
+        EXPECT_TRUE(next.elastic->has_replicas);
+        next.elastic->server_cores = member->reducer().server_cores();
+        next.elastic->updates = 1;
+        all.arrive_and_wait();
+        member->end();
+        if (rank == 0) services[lost].reset();
+        all.arrive_and_wait();
+        next.elastic->epoch = 2;
+        member.emplace(second, rank, kSize, next);
+        member->session().set_silence(1);
+        const Status joined = member->join(false);
+        EXPECT_FALSE(joined);
+        EXPECT_EQ(joined.error().code, ErrorCode::kServerLost) << joined.error().message;
+        EXPECT_EQ(member->reducer().lost_server(), static_cast<int>(lost));
+        all.arrive_and_wait();
+        member->end();
+        next.elastic->epoch = 3;
+        next.elastic->lost_server = static_cast<int>(lost);
+        member.emplace(third, rank, kSize, next);
+        const Status again = member->join(false);
+        EXPECT_TRUE(again) << again.error().message;
+        EXPECT_TRUE(member->reducer().list_servers_without_state().empty());
+        for (std::uint64_t step = 2; step <= 4; ++step) {
+          EXPECT_TRUE(member->take_step(step));
+          member->reducer().commit();
+        }
+        expect_weights(member->reducer(), 4);
+        all.arrive_and_wait();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 // The server of a rack is lost in the middle of a step, be it of one without ranks. Another one in its place gets its
 // part of the state from the ranks, and the others keep what they have.
 TEST(ElasticServers, AnotherOneInTheRackOfALostOneGetsItsPartAlone) {

@@ -65,25 +65,33 @@ Result<RackPlan> plan_racks(const ServerOptions& options, int size) {
 
 }  // namespace
 
-Result<std::unique_ptr<net::Connection>> ControlConnections::open(const ServerAddress& address, std::uint32_t purpose,
-                                                                  const Deadline& deadline) const {
+// A server that another one could stand in for is not waited for as long as one that has to come back.
+Result<std::unique_ptr<net::Connection>> ControlConnections::open(const ServerAddress& address, std::size_t number,
+                                                                  std::uint32_t purpose, const Deadline& deadline) {
   const net::SessionOptions& own = session_.options();
   const net::Membership& membership = session_.membership();
   const std::uint64_t session = elastic_ ? elastic_->session : membership.session;
   const std::uint64_t epoch = elastic_ ? elastic_->epoch : membership.epoch;
   const net::Claim claim = {.identity = {own.job + job_suffix_, own.tenant, membership.rank, session, epoch, purpose},
                             .fingerprint = own.fingerprint};
-  auto connection = net::connect_to_host(address.endpoint, address.token, claim, deadline, own.payload_checksum,
-                                         own.encryption, [&] { return !session_.health(); });
-  if (!connection && elastic_) MOTLEY_TRY(session_.health());
-  return connection;
+  const bool may_be_lost = elastic_ && elastic_->has_replicas && !elastic_->lost_server;
+  const double patience = may_be_lost ? std::min(deadline.remaining(), own.silence_seconds / 2) : deadline.remaining();
+  auto connection =
+      net::connect_to_host(address.endpoint, address.token, claim, may_be_lost ? Deadline::after(patience) : deadline,
+                           own.payload_checksum, own.encryption, [&] { return !session_.health(); });
+  if (connection) return connection;
+  if (elastic_) MOTLEY_TRY(session_.health());
+  if (!may_be_lost || connection.error().code != ErrorCode::kTimeout) return connection;
+  unreachable_ = static_cast<int>(number);
+  return fail(ErrorCode::kServerLost, "the {} was lost: it let nobody in within {:.3g} s", describe_server(address),
+              patience);
 }
 
 Status ControlConnections::connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline) {
   for (std::size_t number = 0; number < addresses.size(); ++number) {
     if (elastic_ && elastic_->lost_server == static_cast<int>(number)) continue;
     const ServerAddress& address = addresses[number];
-    MOTLEY_ASSIGN(auto control, open(address, kServerControl, deadline));
+    MOTLEY_ASSIGN(auto control, open(address, number, kServerControl, deadline));
     Server& server = servers_.emplace_back(Server{address, describe_server(address), std::move(control), number});
     watch_.add(address);
     MOTLEY_ASSIGN(const auto message, receive_from(server, kServerInfo, deadline, "what it is"));
@@ -94,11 +102,12 @@ Status ControlConnections::connect(const std::vector<ServerAddress>& addresses, 
   return {};
 }
 
-Result<Channels> ControlConnections::open_channels(const Deadline& deadline) const {
+Result<Channels> ControlConnections::open_channels(const Deadline& deadline) {
   Channels channels;
   for (const Server& server : servers_) {
     for (int core = 0; core < server.cores; ++core) {
-      MOTLEY_ASSIGN(auto channel, open(server.address, kServerChannel + static_cast<std::uint32_t>(core), deadline));
+      MOTLEY_ASSIGN(auto channel,
+                    open(server.address, server.number, kServerChannel + static_cast<std::uint32_t>(core), deadline));
       channels.push_back(std::move(channel));
     }
   }

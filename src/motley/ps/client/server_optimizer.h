@@ -46,6 +46,8 @@ class ServerOptimizer {
   // prepare().
   virtual std::optional<int> lost_server() = 0;
   virtual std::vector<int> server_cores() const = 0;
+  // Whether each server's state is kept by the next one, too; the same.
+  virtual bool has_replicas() const = 0;
   // Whether updates can be taken back (ServerOptions::reversible); after prepare(), the same on all ranks. Then
   // weights(bucket) are elsewhere after each update, and those of the one before stay as they were.
   virtual bool is_reversible() const = 0;

@@ -55,7 +55,9 @@ class ControlConnections {
   const std::vector<Server>& servers() const { return servers_; }
 
   // A connection to every core of all servers, in the order of their bins.
-  Result<Channels> open_channels(const Deadline& deadline) const;
+  Result<Channels> open_channels(const Deadline& deadline);
+  // The number of the server that counts as lost because it let nobody in.
+  std::optional<int> unreachable() const { return unreachable_; }
 
   // Whoever sends, or waits for an answer, while channels may be in use, holds this; the other calls take it
   // themselves.
@@ -78,8 +80,8 @@ class ControlConnections {
  private:
   Error judge(Server& server, const Error& error) const;
   Status note_silent(Status asked);
-  Result<std::unique_ptr<net::Connection>> open(const ServerAddress& address, std::uint32_t purpose,
-                                                const Deadline& deadline) const;
+  Result<std::unique_ptr<net::Connection>> open(const ServerAddress& address, std::size_t number, std::uint32_t purpose,
+                                                const Deadline& deadline);
 
   net::Session& session_;
   const std::string job_suffix_;
@@ -87,6 +89,7 @@ class ControlConnections {
   ServerWatch watch_;
   std::vector<Server> servers_;
   std::mutex mutex_;
+  std::optional<int> unreachable_;
   std::optional<Error> verdict_;  // what a server said, or its loss: whoever asks again gets the same
   std::atomic<bool> failed_ = false;
 };

@@ -168,9 +168,14 @@ Status ServerReducer::load(const ServerState& state, const Deadline& deadline) {
   return {};
 }
 
+bool ServerReducer::has_replicas() const {
+  return std::ranges::any_of(controls_.servers(), [](const auto& server) { return server.kept.count > 0; });
+}
+
 std::optional<int> ServerReducer::lost_server() {
+  if (controls_.unreachable()) return controls_.unreachable();
+  if (!has_replicas()) return std::nullopt;
   const auto& servers = controls_.servers();
-  if (std::ranges::none_of(servers, [](const auto& server) { return server.kept.count > 0; })) return std::nullopt;
   const auto is_lost = [](const auto& server) { return server.is_lost; };
   // Whoever was broken off by a rank that came or went has not seen what has become of the servers.
   if (std::ranges::none_of(servers, is_lost)) static_cast<void>(controls_.ask_whether_there());

@@ -43,6 +43,7 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   void hand_over() override { controls_.set_failed(); }
   std::vector<std::string> list_servers_without_state() const override;
   std::optional<int> lost_server() override;
+  bool has_replicas() const override;
   std::vector<int> server_cores() const override;
   void begin_step(double total_weight, bool together) override;
   // All memory that weights() are in, in one piece; after prepare().

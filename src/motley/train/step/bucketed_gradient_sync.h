@@ -77,6 +77,7 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
     return server_ != nullptr ? server_->list_servers_without_state() : std::vector<std::string>();
   }
   std::optional<int> lost_server() const override { return server_ != nullptr ? server_->lost_server() : std::nullopt; }
+  bool has_replicas() const override { return server_ != nullptr && server_->has_replicas(); }
   std::vector<int> server_cores() const override {
     return server_ != nullptr ? server_->server_cores() : std::vector<int>();
   }

@@ -17,6 +17,7 @@ Status ElasticServers::agree(const RankContext& context, std::uint64_t epoch, co
   const std::size_t servers = options_.servers.size();
   ps::ElasticJob& job = *options_.elastic;
   if (job.server_cores.empty()) job.server_cores = sync.server_cores();
+  job.has_replicas = job.has_replicas || sync.has_replicas();
   const std::optional<int> lost = job.lost_server ? job.lost_server : sync.lost_server();
   std::vector<double> own = {static_cast<double>(options_.wire), static_cast<double>(sync.updates()),
                              static_cast<double>(lost.value_or(-1)), knows_ ? 1.0 : 0.0,

@@ -22,6 +22,7 @@ class ServedSync {
   // What ps::ServerOptimizer says.
   virtual std::uint64_t updates() const = 0;
   virtual std::optional<int> lost_server() const = 0;
+  virtual bool has_replicas() const = 0;
   virtual std::vector<int> server_cores() const = 0;
   virtual std::vector<std::string> list_servers_without_state() const = 0;
   // The ranks of this session are left; gradients stay. Collective, as is the next.
