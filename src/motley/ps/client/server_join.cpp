@@ -75,16 +75,16 @@ Result<std::unique_ptr<net::Connection>> ControlConnections::open(const ServerAd
   const net::Claim claim = {.identity = {own.job + job_suffix_, own.tenant, membership.rank, session, epoch, purpose},
                             .fingerprint = own.fingerprint};
   const bool may_be_lost = elastic_ && elastic_->has_replicas && !elastic_->lost_server;
-  const double patience = may_be_lost ? std::min(deadline.remaining(), own.silence_seconds / 2) : deadline.remaining();
-  auto connection =
-      net::connect_to_host(address.endpoint, address.token, claim, may_be_lost ? Deadline::after(patience) : deadline,
-                           own.payload_checksum, own.encryption, [&] { return !session_.health(); });
+  const Deadline let_in =
+      may_be_lost ? Deadline::after(std::min(deadline.remaining(), own.silence_seconds / 2)) : deadline;
+  auto connection = net::connect_to_host(address.endpoint, address.token, claim, let_in, own.payload_checksum,
+                                         own.encryption, [&] { return !session_.health(); });
   if (connection) return connection;
   if (elastic_) MOTLEY_TRY(session_.health());
   if (!may_be_lost || connection.error().code != ErrorCode::kTimeout) return connection;
   unreachable_ = static_cast<int>(number);
   return fail(ErrorCode::kServerLost, "the {} was lost: it let nobody in within {:.3g} s", describe_server(address),
-              patience);
+              let_in.allowed());
 }
 
 Status ControlConnections::connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline) {

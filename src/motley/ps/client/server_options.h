@@ -30,8 +30,8 @@ struct ElasticJob {
   double kept_seconds = 60;   // the same
   // Whether each server's state is kept by the next one, too; none: where they are not all on the ranks' host.
   std::optional<bool> replicates;
+  bool has_replicas = false;       // whether it is, as an epoch before has shown
   std::vector<int> server_cores;   // by server, as they were at first; empty: not known yet
-  bool has_replicas = false;       // whether that is so, as far as an epoch before has shown
   std::optional<int> lost_server;  // whose part the next one has kept, and has now
 };
 
