@@ -12,8 +12,11 @@ import json
 import math
 import os
 import pathlib
+import signal
 import sys
+import threading
 import time
+import types
 import warnings
 from typing import Any
 
@@ -37,7 +40,7 @@ class RunDirectory:
 
     def __init__(self, folder: str | os.PathLike[str], workers: list[Worker], *, resumed_at: int | None, **facts: Any) -> None:
         self._folder = pathlib.Path(folder)
-        self._reason, self._is_lost = "", False
+        self._reason, self._is_lost, self._is_interrupted = "", False, False
         now = began = time.time()
         attempts: list[dict[str, Any]] = []
         if (self._folder / "run.json").exists():
@@ -75,6 +78,7 @@ class RunDirectory:
         if resumed_at is not None:
             self._write({"step": resumed_at, "event": "resumed", "text": f"goes on at step {resumed_at}"})
         self._began, self._starved = time.monotonic(), _motley.seconds_without_processor(os.getpid())
+        self._note_interrupts()
         atexit.register(self._end)
 
     def write_step(self, step: int, epoch: int, mode: str, split: list[int], measured: list[list[float]], reason: str) -> None:
@@ -124,13 +128,23 @@ class RunDirectory:
         if own.get("emulated") and share > STARVED:
             own["emulated"] += f"; in {100 * share:.0f} % of the time it wanted a processor and had none, as this machine was busy"
 
+    def _note_interrupts(self) -> None:
+        """What ends an interrupted rank may be that another one has ended already, or the interrupt came while C++ raised an error."""
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is signal.default_int_handler and threading.current_thread() is threading.main_thread():
+            def note(number: int, frame: types.FrameType | None) -> None:
+                self._is_interrupted = True
+                signal.default_int_handler(number, frame)
+
+            signal.signal(signal.SIGINT, note)
+
     def _end(self) -> None:
         self._metrics.close()
         error = getattr(sys, "last_value", None)  # what the interpreter has just printed
         self._run |= {"finished": True, "exit": "done"}
         if error is not None:
-            self._run |= {"exit": "interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
-                          "error": f"{type(error).__name__}: {error}"}
+            is_interrupted = self._is_interrupted or isinstance(error, KeyboardInterrupt)
+            self._run |= {"exit": "interrupted" if is_interrupted else "failed", "error": f"{type(error).__name__}: {error}"}
         self._run["attempts"][-1]["exit"] = self._run["exit"]
         self._note_starvation()
         try:

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -148,7 +149,11 @@ def _call(begin: Callable[[], None]) -> int:
     """Does what an interpreter does from a script's first line to its end; the exit code."""
     code = 0
     try:
-        begin()
+        try:
+            begin()
+        except BaseException:
+            time.sleep(0)  # a call of Python, in which an interrupt is raised that came while the script's last one was in C++
+            raise
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
@@ -156,9 +161,9 @@ def _call(begin: Callable[[], None]) -> int:
     except BaseException as error:  # whatever the script raised
         code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
-        sys.excepthook(type(error), error, error.__traceback__)
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
-    atexit._run_exitfuncs()
+        _call_whatever_comes(lambda: sys.excepthook(sys.last_type, sys.last_value, sys.last_traceback))
+    _call_whatever_comes(threading._shutdown)  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    _call_whatever_comes(atexit._run_exitfuncs)
     sys.last_type = sys.last_value = sys.last_traceback = None
     vars(sys.modules["__main__"]).clear()  # which closes files that the script left open
     gc.collect()
@@ -169,6 +174,14 @@ def _call(begin: Callable[[], None]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return code & 0xFF
+
+
+def _call_whatever_comes(function: Callable[[], object]) -> None:
+    """What it raises is shown, an interrupt, too: what an interpreter does at its end it does in any case."""
+    try:
+        function()
+    except BaseException:
+        traceback.print_exc()
 
 
 def wait_for_the_others(ready: int, wait: int) -> None:

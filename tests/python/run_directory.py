@@ -41,6 +41,16 @@ del model
 dist.destroy_process_group()
 """
 
+INTERRUPTED = """
+import ctypes, functools, sys, torch, torch.distributed as dist, motley
+dist.init_process_group("gloo")
+loader = motley.DataLoader(torch.utils.data.TensorDataset(torch.arange(120.0).unsqueeze(1)), 24, run_directory=sys.argv[1])
+interrupt = ctypes.pythonapi.PyErr_SetInterrupt
+interrupt.restype = functools.partial(int, "no number")  # which raises, before Python looks whether there was an interrupt
+for inputs, in loader:
+    interrupt()
+"""
+
 
 class RunDirectory(unittest.TestCase):
     def setUp(self):
@@ -118,6 +128,19 @@ class RunDirectory(unittest.TestCase):
         self.assertEqual(launcher.returncode, 130, output)
         self.assertEqual((self.run_file()["finished"], self.run_file()["exit"]), (True, "interrupted"), output)
         self.assertIn("As Motley split it", (self.folder / "run/report.html").read_text())
+
+    def test_an_interrupt_that_comes_while_an_error_is_raised(self):
+        """As where the other rank has ended of it already, on which this one waits in C++."""
+        script = self.folder / "train.py"
+        script.write_text(INTERRUPTED)
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        for name, words, more in (("forked", ["-m", "motley", "launch", "--workers", "1"], {}), ("alone", [], alone)):
+            with self.subTest(name):
+                done = subprocess.run([sys.executable, *words, script, self.folder / name], env=os.environ | more, timeout=300, check=False,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                self.assertNotEqual(done.returncode, 0)
+                run = json.loads((self.folder / name / "run.json").read_text())
+                self.assertEqual((run["finished"], run["exit"]), (True, "interrupted"), done.stdout)
 
     def test_a_failure_and_a_folder_that_is_taken(self):
         code, text = self.train(6, 0, "the disk is full")
