@@ -161,7 +161,7 @@ def _call(begin: Callable[[], None]) -> int:
     except BaseException as error:  # whatever the script raised
         code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
-        _call_whatever_comes(lambda: sys.excepthook(sys.last_type, sys.last_value, sys.last_traceback))
+        _call_whatever_comes(sys.excepthook, type(error), error, error.__traceback__)
     _call_whatever_comes(threading._shutdown)  # type: ignore[attr-defined]  # waits for threads that are no daemons
     _call_whatever_comes(atexit._run_exitfuncs)
     sys.last_type = sys.last_value = sys.last_traceback = None
@@ -176,10 +176,10 @@ def _call(begin: Callable[[], None]) -> int:
     return code & 0xFF
 
 
-def _call_whatever_comes(function: Callable[[], object]) -> None:
+def _call_whatever_comes(function: Callable[..., object], *arguments: object) -> None:
     """What it raises is shown, an interrupt, too: what an interpreter does at its end it does in any case."""
     try:
-        function()
+        function(*arguments)
     except BaseException:
         traceback.print_exc()
 
