@@ -131,10 +131,10 @@ class RunDirectory:
     def _note_interrupts(self) -> None:
         """What ends an interrupted rank may be that another one has ended already, or the interrupt came while C++ raised an error."""
         handler = signal.getsignal(signal.SIGINT)
-        if handler is signal.default_int_handler and threading.current_thread() is threading.main_thread():
+        if callable(handler) and threading.current_thread() is threading.main_thread():
             def note(number: int, frame: types.FrameType | None) -> None:
                 self._is_interrupted = True
-                signal.default_int_handler(number, frame)
+                handler(number, frame)
 
             signal.signal(signal.SIGINT, note)
 
