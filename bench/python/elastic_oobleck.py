@@ -7,13 +7,14 @@ times are used as they are, and its accounts: effective time over the sum of all
 the inputs in elastic_oobleck.json, which has a source for each:
 
 1. Survivors go on after detection and install, as measured, and after Oobleck's own reconfiguration, which has the copy of state in it.
-2. Of the step under way the lost share is thrown away and computed again; the rest of what was computed of it stays. That is the
-   lost replica's share with data parallelism, and all of it in a pipeline. The accounts are charged as for Oobleck: the lost share of a
-   whole step time is lost, whenever in the step the failure comes, and that share of the step that broke off counts as
+2. Of the step under way the lost replica's share is thrown away and computed again; the rest of what was computed of it stays. There
+   are as many replicas as the nodes suffice for, each of the fewest nodes that hold the model, where these are known, and else two. What
+   was on its way through a pipeline, and filling it once more, are not charged. The accounts are charged as for Oobleck: the lost share
+   of a whole step time is lost, whenever in the step the failure comes, and that share of the step that broke off counts as
    effective none the less. With a share of one, and nothing for detection, every figure is Oobleck's to the last digit, which is
    checked: that of an Oobleck with which no step ends that was broken off (BrokenSteps), as in ours.
-3. Nodes stand in Oobleck's order, two to a stage. Where a stage loses both before the next layout is installed, all go back to
-   the last checkpoint, at the price that the artifact has for Varuna. Oobleck's simulator charges Oobleck nothing for that.
+3. Nodes stand in Oobleck's order, one of each replica to a stage. Where a stage loses all before the next layout is installed, all go
+   back to the last checkpoint, at the price that the artifact has for Varuna. Oobleck's simulator charges Oobleck nothing for that.
    Checkpoints cost nothing to write, neither here nor for Oobleck.
 4. From then on the step takes what it takes Oobleck with as many nodes, also the rest of the step under way. So Oobleck's pipeline
    templates are taken for granted, though Motley keeps a pipeline's plan where a stage has other ranks. Nodes that join wait
@@ -28,6 +29,7 @@ import heapq
 import importlib
 import io
 import json
+import math
 import os
 import pathlib
 import re
@@ -47,8 +49,11 @@ class Costs(NamedTuple):
     pause: int
     restart: int
     interval: int  # steps between checkpoints
-    replicas: int
-    lost_share: float
+    fewest_nodes: float  # that hold the model
+    keeps_rest: bool  # of the step under way
+
+    def replicas(self, nodes):
+        return max(2, int(nodes / self.fewest_nodes))
 
 
 class BrokenSteps:
@@ -70,14 +75,16 @@ class OurRecovery(BrokenSteps):
         self.kept = 0.0  # of the step under way, what was computed before the last loss and stays
         self.running: tuple[int, int] | None = None  # when what is left of it was begun, and how long that takes
         self.stage_of: dict[str, int] = {}
+        self.replicas = 2
         self.restarted = 0  # when the last checkpoint is there
         self.restarts = 0
 
     def simulate_assign_coordinates(self):
         super().simulate_assign_coordinates()
         self.running = None  # where losses were at one moment, the artifact installs more than once and may then stand still
-        last = max(len(self.rendezvous) // self.costs.replicas - 1, 0)
-        self.stage_of = {name: min(index // self.costs.replicas, last) for index, name in enumerate(self.rendezvous)}
+        self.replicas = self.costs.replicas(len(self.rendezvous))
+        last = max(len(self.rendezvous) // self.replicas - 1, 0)
+        self.stage_of = {name: min(index // self.replicas, last) for index, name in enumerate(self.rendezvous)}
 
     def create_training_step_complete_event(self, delta, rendezvous_version):
         whole = self.step_delta
@@ -99,7 +106,7 @@ class OurRecovery(BrokenSteps):
     def simulate_spot_instance_remove(self, delta, data):
         stage = self.stage_of.pop(data["name"], None)
         is_stage_lost = stage is not None and stage not in self.stage_of.values()
-        share = 1.0 if is_stage_lost else self.costs.lost_share
+        share = 1 / self.replicas if self.costs.keeps_rest and not is_stage_lost else 1.0
         if self.running:
             begun, duration = self.running
             self.effective_time -= (1 - share) * (begun + duration - delta)
@@ -139,8 +146,8 @@ def read_inputs():
 
 def make_costs(inputs, model):
     pause = inputs["detection_and_install"] + inputs["reconfiguration"][model]
-    return Costs(round(1e3 * pause), round(1e3 * inputs["restart"][model]), inputs["checkpoint_interval"], inputs["replicas"],
-                 inputs["lost_share"][model])
+    return Costs(round(1e3 * pause), round(1e3 * inputs["restart"][model]), inputs["checkpoint_interval"],
+                 inputs["fewest_nodes"].get(model, math.inf), keeps_rest=True)
 
 
 class Artifact:
@@ -188,17 +195,19 @@ class Comparison:
 
     def check(self):
         """That what we put into the simulator is the recovery alone: with Oobleck's, and stages that are never lost, it is Oobleck."""
-        ours = self.run_ours(lost_share=1, pause=round(1e3 * self.inputs["reconfiguration"][self.model]), replicas=1000)
+        one_stage = 1e-3  # nodes a replica, so that all are replicas of one stage
+        ours = self.run_ours(keeps_rest=False, pause=round(1e3 * self.inputs["reconfiguration"][self.model]), fewest_nodes=one_stage)
         theirs = self.artifact.run(self.artifact.strict, self.model, self.trace)
         if ours != theirs:
             raise SystemExit(f"elastic: {self.name}: with Oobleck's recovery our simulator gives {ours}, not {theirs}")
 
     def row(self, suffix="", target=None, **changes):
         ours, oobleck = self.run_ours(**changes), self.peers["oobleck"]
-        share = changes.get("lost_share", self.costs.lost_share)
+        costs = self.costs._replace(**changes)
         speed = f"; samples per second {ours.samples_per_second:.4g}, Oobleck's {oobleck.samples_per_second:.4g}" * (self.trace in RATES)
-        lost = "the step under way begins once more, as in our pipelines" if share == 1 else \
-            f"the lost replica's share ({share:g}) of the step under way is computed again, as with our data parallelism"
+        of = "of two" if math.isinf(costs.fewest_nodes) else f"of one for every {costs.fewest_nodes:g} nodes"
+        lost = f"the share of the lost replica, {of}, is computed again of the step under way" if costs.keeps_rest else \
+            "the step under way begins once more"
         return row(self.name + suffix, "effective_time", ours.effective, "", "more", target, None,
                    f"simulated, in Oobleck's artifact: step times, traces and accounts are its own; {lost}; {ours.losses} losses, each "
                    f"{self.inputs['detection_and_install']:g} s (measured, stop-worker's 99th percentile) and its reconfiguration of "
@@ -221,10 +230,10 @@ def compare(artifact, inputs, quick):
                 continue
             one.check()
             rows.append(one.row(target=TARGETS.get((model, trace))))
-            if (model, trace) in TARGETS and inputs["lost_share"][model] < 1:
-                rows.append(one.row("-whole-step", lost_share=1))
-            elif (model, trace) in TARGETS:
-                rows.append(one.row("-lost-share", lost_share=1 / inputs["replicas"]))
+            if (model, trace) in TARGETS:
+                rows.append(one.row("-whole-step", keeps_rest=False))
+                if model in inputs["fewest_nodes"]:
+                    rows.append(one.row("-two-replicas", fewest_nodes=math.inf))
     return rows
 
 

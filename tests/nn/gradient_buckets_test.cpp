@@ -151,6 +151,32 @@ TEST_F(GradientBucketsTest, UnequalMicroBatchesGiveTheMeanOverAllSamples) {
 }
 
 // A parameter used late in backward holds its bucket and all after it back; one that is never used counts as zero.
+// A step that goes on in other buckets, where some samples' gradients were of another mean.
+TEST_F(GradientBucketsTest, OwnGradientsGoOnElsewhere) {
+  make("float64", 20000);
+  buckets_->zero();
+  micro_batch(0, 7, 12);
+  const auto own = buckets_->own();
+  const torch::Tensor inputs = inputs_, targets = targets_;
+  buckets_.reset();
+  memory_.clear();
+  make("float64", 20000);
+  inputs_ = inputs;
+  targets_ = targets;
+  buckets_->zero();
+  buckets_->set_own(own, 12.0 / 20);
+  buckets_->arm([](int) { return Status(); });
+  micro_batch(7, 13, 20);
+  ASSERT_TRUE(buckets_->flush());
+  const Tensors gradients = expected();
+  const Tensors read = in_memory();
+  for (std::size_t i = 0; i < gradients.size(); ++i) EXPECT_TRUE(torch::allclose(read[i], gradients[i], 1e-12, 1e-12));
+  buckets_->zero();
+  for (const auto& bucket : buckets_->own()) {
+    EXPECT_THAT(bucket, ::testing::Each(std::byte{0})) << "what is left of an earlier step is no gradient";
+  }
+}
+
 TEST(GradientBuckets, AnnouncesInOrderAlsoWhenGradientsComeOutOfOrder) {
   NamedTensors parameters;
   for (const char* name : {"a", "b", "unused", "c"}) {

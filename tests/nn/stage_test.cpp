@@ -198,6 +198,27 @@ TEST(Stage, AChainOfStagesEqualsTheWhole) {
   }
 }
 
+TEST(Stage, BackwardMayGiveTheGradientsOfInputsAlone) {
+  for (const bool recomputes : {false, true}) {
+    const NetworkSpec spec = make_spec("mlp", {6}, 5, "float64");
+    const auto stage = load_stage(spec, {.recompute = recomputes, .input_gradients = true});
+    const torch::Tensor inputs = make_batch(spec, 3);
+    const torch::Tensor gradient = torch::randn({3, 5}, torch::kFloat64);
+    ASSERT_TRUE(stage->forward(0, {inputs}));
+    const Tensors expected = *stage->backward(0, {gradient});
+    Tensors before;
+    for (const NamedTensor& parameter : stage->parameters()) before.push_back(parameter.tensor.grad().clone());
+    ASSERT_TRUE(stage->forward(1, {inputs}));
+    EXPECT_TRUE(torch::equal(stage->backward(1, {gradient}, /*adds=*/false)->front(), expected.front()));
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(torch::equal(stage->parameters()[i].tensor.grad(), before[i])) << i;
+    }
+    ASSERT_TRUE(stage->forward(2, {inputs}));
+    stage->forget(2);
+    EXPECT_TRUE(stage->forward(2, {inputs})) << "the id is free again";
+  }
+}
+
 TEST(Stage, SaysWhatDoesNotFit) {
   const NetworkSpec spec = make_spec("cnn", {1, 28, 28}, 10);
   const auto stage = load_stage(spec);

@@ -1,6 +1,7 @@
 """Our recovery in Oobleck's simulator (bench/python/elastic_oobleck.py) against accounts by hand, in a simulator that has of the
 artifact what a loss needs: steps of 1000 ms, and a layout of 200 ms after each loss."""
 import heapq
+import math
 import sys
 import types
 import unittest
@@ -93,14 +94,14 @@ class Ours(OurRecovery, Artifact):
     pass
 
 
-def play(losses, end, lost_share=0.5, nodes=4, pause=PAUSE):
-    return Ours(Costs(pause, RESTART, 10, 2, lost_share), nodes=nodes).play(losses, end)
+def play(losses, end, keeps_rest=True, nodes=4, pause=PAUSE, fewest_nodes=2):
+    return Ours(Costs(pause, RESTART, 10, fewest_nodes, keeps_rest), nodes=nodes).play(losses, end)
 
 
 class OobleckRecovery(unittest.TestCase):
     def test_a_whole_lost_step_is_theirs(self):
         losses = [(2400, "node1"), (7500, "node3")]
-        ours, theirs = play(losses, 12000, lost_share=1, pause=LAYOUT), Strict(4).play(losses, 12000)
+        ours, theirs = play(losses, 12000, keeps_rest=False, pause=LAYOUT), Strict(4).play(losses, 12000)
         self.assertEqual(ours.accounts(), theirs.accounts())
         self.assertEqual(ours.finished, theirs.finished)
 
@@ -111,6 +112,13 @@ class OobleckRecovery(unittest.TestCase):
         # The half of the step that is thrown away counts as effective all the same, as in the artifact: 500; of the rest what
         # was computed, 200; what was left, 800; and the two steps before and the one after it.
         self.assertEqual(done.accounts(), (2000 + 500 + 200 + 800 + 1000, 500, PAUSE))
+
+    def test_the_lost_share_is_that_of_as_many_replicas_as_there_are_nodes_for(self):
+        # 400 ms into the third step: of three replicas of two nodes two thirds of that stay, of two of three or more a half.
+        for fewest_nodes, nodes, left in ((2, 7, 733), (3, 7, 800), (math.inf, 7, 800)):
+            with self.subTest(fewest_nodes=fewest_nodes):
+                done = play([(2400, "node1")], 3400, nodes=nodes, fewest_nodes=fewest_nodes)
+                self.assertEqual(done.finished, [1000, 2000, 2400 + PAUSE + left])
 
     def test_a_step_that_broke_off_does_not_end_in_the_pause(self):
         loss = 3000 - PAUSE // 2

@@ -88,6 +88,8 @@ class ElasticPipelines(PlannedJobs):
                                                         environment={"MOTLEY_FAULTS": str(faults)}))
                 self.assertEqual(os.listdir(faults), [], output)
                 self.assert_as_one_worker(run)
+                if points[0] == "gradient-synchronisation":  # the second stage had given it the gradients of all its rows
+                    self.assertIn("with what they have computed of the step", output)
 
     def test_a_worker_that_is_stuck_is_put_out_and_those_who_wait_for_it_are_not(self):
         self.train("one", *self.flags, "--workers", 1)

@@ -103,7 +103,7 @@ Tensors as_leaves(const Tensors& values) {
   return leaves;
 }
 
-Result<Tensors> Stage::backward(std::int64_t micro_batch, const Tensors& output_gradients) {
+Result<Tensors> Stage::backward(std::int64_t micro_batch, const Tensors& output_gradients, bool adds) {
   auto node = kept_.extract(micro_batch);
   if (node.empty()) {
     return fail(ErrorCode::kInternal, "{}: backward of micro-batch {}, which had no forward in training mode", name(),
@@ -144,7 +144,11 @@ Result<Tensors> Stage::backward(std::int64_t micro_batch, const Tensors& output_
         gradients.push_back(output_gradients[i].to(kept.outputs[i].options()));
       }
     }
-    if (!outputs.empty()) torch::autograd::backward(outputs, gradients);
+    Tensors leaves;  // that get their gradients; all, where none is named
+    if (!adds) std::ranges::copy_if(kept.inputs, std::back_inserter(leaves), &torch::Tensor::requires_grad);
+    if (!outputs.empty() && (adds || !leaves.empty())) {
+      torch::autograd::backward(outputs, gradients, std::nullopt, false, leaves);
+    }
     for (std::size_t i = 0; i < buffers_before.size(); ++i) buffers_[i].tensor.copy_(buffers_before[i]);
     Tensors input_gradients;
     if (!options_.input_gradients) return input_gradients;

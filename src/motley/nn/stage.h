@@ -101,11 +101,12 @@ class Stage {
 
   // Adds to the parameters' .grad, forgets the micro-batch, and returns the gradients of its inputs (empty without
   // input_gradients; undefined for inputs that are not floating). One gradient an output, of its shape; an undefined
-  // one counts as zero.
-  Result<Tensors> backward(std::int64_t micro_batch, const Tensors& output_gradients);
+  // one counts as zero. Where it `adds` nothing, the parameters' .grad stays as it is.
+  Result<Tensors> backward(std::int64_t micro_batch, const Tensors& output_gradients, bool adds = true);
 
-  // Forgets the kept micro-batches, after a step that was given up.
+  // Forgets the kept micro-batches, after a step that was given up; or one that goes no way back.
   void forget() { kept_.clear(); }
+  void forget(std::int64_t micro_batch) { kept_.erase(micro_batch); }
 
   void train(bool on);
   bool is_training() const { return training_; }

@@ -135,6 +135,82 @@ TEST(StageLayout, EveryRowGoesThroughEveryStageOnce) {
   }
 }
 
+// Ranks are lost one after the other, whenever, some of which have computed a part of what is left of the step. What
+// goes through the stages after that is what any of them lacks, and in the end each has the gradient of every row once.
+TEST(StageLayout, EveryStageHasTheGradientOfEveryRowOnceWhoeverIsLost) {
+  Random random(9);
+  int went_on = 0;
+  for (int trial = 0; trial < 500; ++trial) {
+    StageLayout layout(random_plan(random));
+    const auto begin = static_cast<std::uint32_t>(random.below(1000));
+    const data::Range window{begin, begin + 1 + static_cast<std::uint32_t>(random.below(60))};
+    StageLayout::Kept kept;
+    for (;;) {
+      const auto micro_batches = layout.micro_batches(window, kept);
+      for (int stage = 0; stage < layout.stages(); ++stage) {
+        std::vector<int> times(window.size());
+        for (const int rank : layout.list_ranks(stage)) {
+          std::uint32_t rows = 0;
+          for (const data::Range& range : layout.gradient_rows(rank, window, kept)) {
+            for (std::uint32_t position = range.begin; position < range.end; ++position) ++times[position - begin];
+            rows += range.size();
+          }
+          EXPECT_EQ(layout.samples(rank, window, kept), rows);
+        }
+        EXPECT_EQ(times, std::vector<int>(window.size(), 1)) << "stage " << stage;
+      }
+      for (const StageLayout::MicroBatch& part : micro_batches) {
+        EXPECT_GT(part.size(), 0U);
+        EXPECT_TRUE(part.goes_back_to(layout.stages() - 1));
+        EXPECT_EQ(part.goes_back_to(0), part.lacks(0));
+      }
+
+      StageLayout::Kept next(static_cast<std::size_t>(layout.ranks()));
+      std::vector<int> left;
+      for (int rank = 0; rank < layout.ranks(); ++rank) {
+        if (layout.find_stage(rank) < 0) continue;
+        left.push_back(rank);
+        auto& own = next[static_cast<std::size_t>(rank)];
+        if (!kept.empty()) own = kept[static_cast<std::size_t>(rank)];
+        const auto done = static_cast<std::ptrdiff_t>(random.below(micro_batches.size() + 1));
+        for (auto part = micro_batches.begin(); part != micro_batches.begin() + done; ++part) {
+          if (part->lacks(layout.find_stage(rank))) own.push_back(layout.positions(rank, *part));
+        }
+      }
+      const int lost = left[random.below(left.size())];
+      std::erase(left, lost);
+      if (!layout.suits(left)) break;
+      layout.keep_to(left);
+      next[static_cast<std::size_t>(lost)].clear();
+      kept = std::move(next);
+      ++went_on;
+    }
+  }
+  EXPECT_GT(went_on, 500);
+}
+
+TEST(StageLayout, OfABrokenStepOnlyWhatAStageLacksGoesThroughAgain) {
+  planning::Plan plan;
+  plan.micro_batches = 2;
+  plan.stages.push_back({.first_layer = 0, .last_layer = 0, .replicas = {{"cpu", 2, 0.5}}});
+  plan.stages.push_back({.first_layer = 1, .last_layer = 1, .replicas = {{"cpu", 2, 0.5}}});
+  StageLayout layout(plan);
+  layout.keep_to(std::vector{0, 2, 3});
+  // Of two micro-batches of eight rows the second stage has done both, the first stage's rank 0 only one.
+  const StageLayout::Kept kept = {{{0, 4}}, {}, {{0, 4}, {8, 12}}, {{4, 8}, {12, 16}}};
+  const auto left = layout.micro_batches({0, 16}, kept);
+  ASSERT_EQ(left.size(), 2U);
+  EXPECT_EQ(left[0].positions, (data::Range{4, 8}));
+  EXPECT_EQ(left[1].positions, (data::Range{8, 16}));
+  for (const StageLayout::MicroBatch& part : left) {
+    EXPECT_TRUE(part.lacks(0));
+    EXPECT_FALSE(part.lacks(1));
+    EXPECT_TRUE(part.goes_back_to(1));
+  }
+  EXPECT_EQ(layout.samples(0, {0, 16}, kept), 16U);
+  EXPECT_EQ(layout.samples(2, {0, 16}, kept), 8U);
+}
+
 TEST(StageLayout, SharesAreThoseOfThePlan) {
   planning::Plan plan;
   plan.micro_batches = 2;

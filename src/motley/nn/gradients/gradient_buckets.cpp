@@ -266,6 +266,36 @@ void GradientBuckets::restore() {
   }
 }
 
+std::vector<std::vector<std::byte>> GradientBuckets::own() {
+  MOTLEY_INVARIANT(!state_->copies, "gradients of a device were to be read");
+  const at::NoGradGuard no_grad;
+  std::vector<std::vector<std::byte>> own;
+  for (State::Bucket& bucket : state_->buckets) {
+    for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
+      at::Tensor& gradient = bucket.parameters[at].mutable_grad();
+      if (!gradient.defined()) bucket.views[at].zero_();
+      gradient = bucket.views[at];
+    }
+    const auto* bytes = static_cast<const std::byte*>(bucket.memory.data_ptr());
+    own.emplace_back(bytes, bytes + bucket.memory.nbytes());
+  }
+  return own;
+}
+
+void GradientBuckets::set_own(const std::vector<std::vector<std::byte>>& gradients, double factor) {
+  MOTLEY_INVARIANT(!state_->copies && gradients.size() == state_->buckets.size(),
+                   "{} buckets were given gradients of {}", state_->buckets.size(), gradients.size());
+  const at::NoGradGuard no_grad;
+  for (std::size_t index = 0; index < gradients.size(); ++index) {
+    State::Bucket& bucket = state_->buckets[index];
+    MOTLEY_INVARIANT(gradients[index].size() == bucket.memory.nbytes(), "bucket {} was given {} bytes", index,
+                     gradients[index].size());
+    std::ranges::copy(gradients[index], static_cast<std::byte*>(bucket.memory.data_ptr()));
+    bucket.memory.mul_(factor);
+  }
+  restore();
+}
+
 void GradientBuckets::zero() {
   for (const Place& place : state_->places) at::Tensor(place.parameter.tensor).mutable_grad() = at::Tensor();
 }

@@ -66,6 +66,11 @@ class GradientBuckets {
   // The parameters' gradients are this worker's again, as they were announced.
   void restore();
 
+  // On the CPU only: this worker's gradients since zero(), as bytes by bucket; and such bytes of buckets of the same
+  // parameters, times `factor`, as its gradients.
+  std::vector<std::vector<std::byte>> own();
+  void set_own(const std::vector<std::vector<std::byte>>& gradients, double factor);
+
   // Until it has a gradient again, or flush() or scale() gives it zeros, a parameter's .grad is undefined.
   void zero();
   // Multiplies all gradients, to turn a sum into a mean. Not after a bucket was announced.

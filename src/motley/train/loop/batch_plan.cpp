@@ -75,12 +75,13 @@ bool BatchPlan::is_baseline(std::int64_t number) const {
   return every > 0 && number > every && (number - 1) % every < options_.baseline_steps;
 }
 
-Result<Step> BatchPlan::next(std::int64_t number) const {
+Result<Step> BatchPlan::next(std::int64_t number, WindowParts kept) const {
   Step step{.number = number, .ledger = ledger_.state(), .window = ledger_.next(batch_), .plan = {}};
   step.baseline = is_baseline(number);
   if (layout_ != nullptr) {
+    step.kept = std::move(kept);
     for (int rank = 0; rank < layout_->ranks(); ++rank) {
-      step.plan.shares.push_back(layout_->samples(rank, step.window));
+      step.plan.shares.push_back(layout_->samples(rank, step.window, step.kept));
     }
   } else if (step.baseline) {
     step.plan.shares = equal_split(step.window.size(), splitter()->options().limits);
@@ -97,7 +98,7 @@ std::vector<std::uint32_t> BatchPlan::samples(const Step& step, int rank) const 
     own.insert(own.end(), samples.begin(), samples.end());
   };
   if (layout_ != nullptr) {
-    for (const data::Range& rows : layout_->own_rows(rank, step.window)) append(rows);
+    for (const data::Range& rows : layout_->own_rows(rank, step.window, step.kept)) append(rows);
   } else if (!step.plan.pulls()) {
     append(data::rank_range(step.window, step.plan.shares, rank));
   }
@@ -110,6 +111,7 @@ std::vector<std::uint32_t> BatchPlan::samples_ahead(const Step& step, int rank, 
   if (begin + size > ledger().size) return {};
   Step ahead = step;
   ahead.window = {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(begin + size)};
+  ahead.kept.clear();
   return samples(ahead, rank);
 }
 
@@ -117,7 +119,7 @@ WindowParts BatchPlan::cut(const Step& step) const {
   if (layout_ == nullptr) return cut_window(step);
   WindowParts parts(step.plan.shares.size());
   for (const int rank : layout_->list_ranks(0)) {
-    parts[static_cast<std::size_t>(rank)] = layout_->own_rows(rank, step.window);
+    parts[static_cast<std::size_t>(rank)] = layout_->gradient_rows(rank, step.window, step.kept);
   }
   return parts;
 }

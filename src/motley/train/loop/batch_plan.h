@@ -27,7 +27,6 @@ struct BatchPlanOptions {
 };
 
 // Which positions of a window each rank computes: at first its share.
-using WindowParts = std::vector<std::vector<data::Range>>;
 WindowParts cut_window(const Step& step);
 
 class BatchPlan {
@@ -37,8 +36,8 @@ class BatchPlan {
   static Result<BatchPlan> create(BatchPlanOptions options, const data::BatchSplitOptions& split,
                                   const data::LedgerState& fresh, StageLayout* layout = nullptr);
 
-  // Window, split and kind of the step of this number, which follows those that were committed.
-  Result<Step> next(std::int64_t number) const;
+  // Window, split and kind of the step of this number, which follows those that were committed. `kept`: as in Step.
+  Result<Step> next(std::int64_t number, WindowParts kept = {}) const;
   bool is_baseline(std::int64_t number) const;
 
   // A rank's samples of a step that is not committed, in the order in which it computes them; none where ranks claim

@@ -85,11 +85,13 @@ StageLayout lay_out_for(std::span<const int> present, const StageLayout& before,
   return StageLayout(std::move(plan), std::move(places), before.ranks());
 }
 
+bool NextStages::moves(int rank) const {
+  const double* own = &held[2 * static_cast<std::size_t>(rank)];
+  return own[0] != layout.stage(rank).first_layer || own[1] != layout.stage(rank).last_layer + 1;
+}
+
 bool NextStages::some_move(std::span<const int> present) const {
-  return std::ranges::any_of(present, [&](int rank) {
-    const double* own = &held[2 * static_cast<std::size_t>(rank)];
-    return own[0] != layout.stage(rank).first_layer || own[1] != layout.stage(rank).last_layer + 1;
-  });
+  return std::ranges::any_of(present, [&](int rank) { return moves(rank); });
 }
 
 Result<NextStages> agree_on_stages(const RankContext& context, const StageLayout& layout, bool has_state,

@@ -26,7 +26,8 @@ struct NextStages {
   std::vector<int> givers = {};  // ranks that have all layers' state together; none: some layers' is nowhere
 
   bool has_state(int rank) const { return held[2 * static_cast<std::size_t>(rank) + 1] > 0; }
-  // Whether any rank is to compute other layers than those of which it has the state.
+  // Whether this rank, or any of these, is to compute other layers than those of which it has the state.
+  bool moves(int rank) const;
   bool some_move(std::span<const int> present) const;
 };
 // The layout of the rank that writes the run's files stays as long as it suits those who are there, so that who joins
@@ -44,7 +45,8 @@ class ElasticStages {
   // that all have done. `has_state`: this rank has that of its own layers. Collective, as is rebuild().
   virtual Result<bool> lay_out(bool has_state) = 0;
   // Each goes on with its layers as they were laid out: with the state that it has, or that another rank has, or, where
-  // all go back, with that of the last checkpoint, or of the beginning.
+  // all go back, with that of the last checkpoint, or of the beginning. Who computes the same layers as before, with
+  // the state that it has, keeps what its runner has of the step under way.
   virtual Status rebuild(bool goes_back) = 0;
   // What has changed since the last call besides who is there; empty: nothing.
   virtual std::string take_news() = 0;

@@ -29,6 +29,7 @@ struct StepUnderWay {
 struct LoopState {
   std::vector<FinishedStep> unreported;  // since all ranks met
   std::optional<StepUnderWay> under_way;
+  WindowParts kept;  // of a planned run, of the step after the last: as in Step
   unsigned duties = 0;
   bool stops = false;
   std::vector<int> leaving;  // ranks that go after what is left to do of this step

@@ -66,6 +66,23 @@ class StepRunner {
   }
   // Of activations and their gradients, so far.
   virtual std::uint64_t bytes_sent() const { return 0; }
+
+  // What a rank has of a planned step that was broken off, to go on with.
+  struct Kept {
+    std::int64_t step = 0;
+    std::vector<data::Range> rows;                  // positions of its window whose gradient it has
+    double samples = 0;                             // of whose mean loss that is a part
+    std::vector<std::vector<std::byte>> gradients;  // as GradientSync::own_gradients() gives them
+    Report report;                                  // loss, metric and hash of these rows
+  };
+  virtual Kept keep() { return {}; }
+  // Of this step, where it was broken off; the rest of it is run() with Step::kept, here or after go_on_from().
+  virtual std::vector<data::Range> kept_rows(std::int64_t step) const {
+    (void)step;
+    return {};
+  }
+  // What another runner of the same layers has kept.
+  virtual void go_on_from(Kept kept) { (void)kept; }
 };
 
 // What becomes of a step's gradients: reduced over the ranks, and followed by the weights.
@@ -88,6 +105,14 @@ class GradientSync {
   virtual void resume() = 0;
   // The step that was begun is not to be: what it has changed is as before it.
   virtual void undo() {}
+  // Whether a step that was broken off can go on with the gradients that its ranks have: nothing but these has come of
+  // what they computed.
+  virtual bool keeps_gradients() const { return false; }
+  // This rank's own, by bucket; and, after begin(), such gradients times `factor` to add the others to.
+  virtual std::vector<std::vector<std::byte>> own_gradients() { return {}; }
+  virtual void go_on_with(const std::vector<std::vector<std::byte>>& gradients, double factor) {
+    (void)gradients, (void)factor;
+  }
   // Starts all buckets at once: of a rank without samples, or one that has computed unarmed.
   Status start(const Step& step, double weight) {
     arm(step, weight, [](int) {});

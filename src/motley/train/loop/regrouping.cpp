@@ -17,10 +17,12 @@
 //   f. From step S + 2 on the window is split among those who are there and have the weights; from then on a newcomer
 //      is one of them.
 //
-// Where a plan gives each rank a stage, what the lost ones had computed of a step is gone, and what the others have is
-// of no use without it. After b. those who are there build their stages anew (elastic_stages.h), which gives newcomers
-// their state, too; and step S + 1 begins once more. Where nobody has some layers' state, all go back to the last
-// checkpoint, and S is its step. Who has not got there when others have, has no state any more.
+// Where a plan gives each rank a stage, those who are there build their stages anew after b. (elastic_stages.h), which
+// gives newcomers their state, too. Of step S + 1 each keeps the gradients that it has, and tells the others of which
+// rows. What is left of the step is the rows whose gradient is lost with somebody, or was not there yet, in
+// any stage: they go through all stages once more, and count in those that lack them. Where nobody has some layers'
+// state, all go back to the last checkpoint, and S is its step. Who has not got there when others have, has no state
+// any more.
 #include "motley/train/loop/regrouping.h"
 
 #include <algorithm>
@@ -141,8 +143,9 @@ Status Regrouping::tell(double begin) {
   }
   if (news.empty() && servers.empty()) servers = "a parameter server was lost";
   const auto say = [&](const char* kind, const std::string& what) {
-    const std::string text = fmt::format("{}; {} of {} workers go on after {:.3g} s", what, context_.present.size(),
-                                         context_.size, monotonic_seconds() - begin);
+    const std::string text = fmt::format("{}; {} of {} workers go on after {:.3g} s{}", what, context_.present.size(),
+                                         context_.size, monotonic_seconds() - begin,
+                                         loop_.state.kept.empty() ? "" : ", with what they have computed of the step");
     if (context_.writes()) spdlog::warn("step {}: {}", progress_.step + 1, text);
     return parts_.reporter->event(progress_.step, kind, text);
   };
@@ -233,7 +236,32 @@ Status Regrouping::build_stages() {
   }
   goes_back_ = false;
   parts_.elastic->enter();
+  MOTLEY_ASSIGN(state.kept, gather_kept());
   return {};
+}
+
+// What all have of the step after the last one.
+Result<WindowParts> Regrouping::gather_kept() const {
+  const std::vector<data::Range> own = parts_.runner->kept_rows(progress_.step + 1);
+  const double count[] = {static_cast<double>(own.size())};
+  MOTLEY_ASSIGN(const std::vector<double> counts, context_.group.all_gather(count, context_.step_deadline()));
+  const auto most = static_cast<std::size_t>(std::ranges::max(counts));
+  if (most == 0) return WindowParts();
+  std::vector<double> bounds(2 * most);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    bounds[2 * i] = own[i].begin;
+    bounds[2 * i + 1] = own[i].end;
+  }
+  MOTLEY_ASSIGN(const std::vector<double> all, context_.group.all_gather(bounds, context_.step_deadline()));
+  WindowParts kept(static_cast<std::size_t>(context_.size));
+  for (const int rank : context_.present) {
+    const double* bound = &all[bounds.size() * static_cast<std::size_t>(rank)];
+    for (int i = 0; i < static_cast<int>(counts[static_cast<std::size_t>(rank)]); ++i, bound += 2) {
+      kept[static_cast<std::size_t>(rank)].push_back(
+          {static_cast<std::uint32_t>(bound[0]), static_cast<std::uint32_t>(bound[1])});
+    }
+  }
+  return kept;
 }
 
 bool Regrouping::lacks_state() const {

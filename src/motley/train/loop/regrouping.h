@@ -62,6 +62,7 @@ class Regrouping {
   Status share_news(collective::Group& group, int root);
   Status hand_over_step();
   Status build_stages();
+  Result<WindowParts> gather_kept() const;
   bool lacks_state() const;
   Status agree_on_duties();
   Status tell(double begin);

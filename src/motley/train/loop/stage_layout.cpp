@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <ranges>
+#include <set>
 
 #include "motley/base/os/file.h"
 #include "motley/serial/json_problem.h"
@@ -96,16 +97,50 @@ int StageLayout::sender_to(int rank, int stage) const {
   return senders[place * senders.size() / receivers.size()];
 }
 
-std::vector<StageLayout::MicroBatch> StageLayout::micro_batches(data::Range window) const {
+std::vector<StageLayout::MicroBatch> StageLayout::micro_batches(data::Range window, const Kept& kept) const {
   const std::uint64_t size = window.size();
   const std::uint64_t count = std::min<std::uint64_t>(static_cast<std::uint64_t>(plan_.micro_batches), size);
   std::vector<MicroBatch> all;
   for (std::uint64_t i = 0; i < count; ++i) {
     const data::Range positions{window.begin + static_cast<std::uint32_t>(size * i / count),
                                 window.begin + static_cast<std::uint32_t>(size * (i + 1) / count)};
-    all.push_back({positions, (static_cast<double>(i) + 0.5) / static_cast<double>(count)});
+    cut(positions, kept, all);
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].phase = (static_cast<double>(i) + 0.5) / static_cast<double>(all.size());
   }
   return all;
+}
+
+// Adds the pieces of a micro-batch that any stage lacks.
+void StageLayout::cut(data::Range positions, const Kept& kept, std::vector<MicroBatch>& pieces) const {
+  if (kept.empty()) {
+    pieces.push_back({.positions = positions});
+    return;
+  }
+  std::set<std::uint32_t> bounds = {positions.begin, positions.end};
+  for (const data::Range& range : std::views::join(kept)) {
+    for (const std::uint32_t bound : {range.begin, range.end}) {
+      if (positions.begin < bound && bound < positions.end) bounds.insert(bound);
+    }
+  }
+  std::vector<MicroBatch> own;
+  for (auto begin = bounds.begin(), end = std::next(begin); end != bounds.end(); ++begin, ++end) {
+    std::vector<bool> stages(plan_.stages.size());
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const auto has_piece = [&](data::Range range) { return range.begin <= *begin && *end <= range.end; };
+      if (find_stage(rank) >= 0 && std::ranges::any_of(kept[static_cast<std::size_t>(rank)], has_piece)) {
+        stages[static_cast<std::size_t>(find_stage(rank))] = true;
+      }
+    }
+    if (!own.empty() && own.back().kept == stages) {
+      own.back().positions.end = *end;
+    } else {
+      own.push_back({.positions = {*begin, *end}, .kept = std::move(stages)});
+    }
+  }
+  std::ranges::copy_if(own, std::back_inserter(pieces),
+                       [&](const MicroBatch& piece) { return piece.goes_back_to(stages() - 1); });
 }
 
 data::Range StageLayout::rows(int rank, const MicroBatch& micro_batch) const {
@@ -116,18 +151,30 @@ data::Range StageLayout::rows(int rank, const MicroBatch& micro_batch) const {
   return {row(of.begin), row(of.end)};
 }
 
-std::vector<data::Range> StageLayout::own_rows(int rank, data::Range window) const {
-  std::vector<data::Range> positions;
-  for (const MicroBatch& micro_batch : micro_batches(window)) {
-    const data::Range own = rows(rank, micro_batch);
-    positions.push_back({micro_batch.positions.begin + own.begin, micro_batch.positions.begin + own.end});
-  }
-  return positions;
+data::Range StageLayout::positions(int rank, const MicroBatch& micro_batch) const {
+  const data::Range own = rows(rank, micro_batch);
+  return {micro_batch.positions.begin + own.begin, micro_batch.positions.begin + own.end};
 }
 
-std::uint32_t StageLayout::samples(int rank, data::Range window) const {
+std::vector<data::Range> StageLayout::own_rows(int rank, data::Range window, const Kept& kept) const {
+  std::vector<data::Range> own;
+  for (const MicroBatch& micro_batch : micro_batches(window, kept)) own.push_back(positions(rank, micro_batch));
+  return own;
+}
+
+std::vector<data::Range> StageLayout::gradient_rows(int rank, data::Range window, const Kept& kept) const {
+  if (find_stage(rank) < 0) return {};
+  std::vector<data::Range> own;
+  if (!kept.empty()) own = kept[static_cast<std::size_t>(rank)];
+  for (const MicroBatch& micro_batch : micro_batches(window, kept)) {
+    if (micro_batch.lacks(find_stage(rank))) own.push_back(positions(rank, micro_batch));
+  }
+  return own;
+}
+
+std::uint32_t StageLayout::samples(int rank, data::Range window, const Kept& kept) const {
   std::uint32_t sum = 0;
-  for (const MicroBatch& micro_batch : micro_batches(window)) sum += rows(rank, micro_batch).size();
+  for (const data::Range& range : gradient_rows(rank, window, kept)) sum += range.size();
   return sum;
 }
 

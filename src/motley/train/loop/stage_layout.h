@@ -54,25 +54,44 @@ class StageLayout {
   // A rank's share of its stage's samples.
   double share(int rank) const;
 
+  // Of a step that was broken off: positions of its window whose gradient of its layers each rank has, by rank. Empty:
+  // the step begins.
+  using Kept = std::vector<std::vector<data::Range>>;
+
   struct MicroBatch {
     data::Range positions;  // of the epoch's permutation, as the window
     double phase = 0.5;
+    std::vector<bool> kept = {};  // by stage: its ranks have the gradient of these rows already; empty: none has
     std::uint32_t size() const { return positions.size(); }
+    bool lacks(int stage) const { return kept.empty() || !kept[static_cast<std::size_t>(stage)]; }
+    // Whether backward goes through this stage: it or one before it lacks the gradient.
+    bool goes_back_to(int stage) const {
+      for (int before = 0; before <= stage; ++before) {
+        if (lacks(before)) return true;
+      }
+      return false;
+    }
   };
 
   // The window's micro-batches, as equal as can be and none of them empty: fewer than the plan's where the window has
-  // fewer samples.
-  std::vector<MicroBatch> micro_batches(data::Range window) const;
+  // fewer samples. Where some of the gradients are kept, only rows that any stage lacks, in pieces of rows that
+  // the same stages lack.
+  std::vector<MicroBatch> micro_batches(data::Range window, const Kept& kept = {}) const;
 
   // The rows [begin, end) of a micro-batch that a rank takes. The rows of a stage's ranks follow each other and cover
   // the micro-batch.
   data::Range rows(int rank, const MicroBatch& micro_batch) const;
+  // The same as positions of the window.
+  data::Range positions(int rank, const MicroBatch& micro_batch) const;
 
   // Positions of the window that are a rank's rows, in their order, by micro-batch.
-  std::vector<data::Range> own_rows(int rank, data::Range window) const;
+  std::vector<data::Range> own_rows(int rank, data::Range window, const Kept& kept = {}) const;
 
-  // Samples of the window that go through a rank.
-  std::uint32_t samples(int rank, data::Range window) const;
+  // Those whose gradient a rank has at the step's end: what it has kept, and those of its rows that its stage lacks.
+  std::vector<data::Range> gradient_rows(int rank, data::Range window, const Kept& kept = {}) const;
+
+  // How many these are: where nothing is kept, the samples of the window that go through the rank.
+  std::uint32_t samples(int rank, data::Range window, const Kept& kept = {}) const;
 
   // Of a rank's rows those that each rank of a neighbouring stage has, too; nothing where there are none.
   struct Piece {
@@ -88,6 +107,8 @@ class StageLayout {
     double begin = 0;  // of its part of a micro-batch, as a share
     double end = 0;
   };
+  void cut(data::Range positions, const Kept& kept, std::vector<MicroBatch>& pieces) const;
+
   planning::Plan plan_;
   std::vector<int> places_;
   std::vector<Rank> ranks_;

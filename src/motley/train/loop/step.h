@@ -14,12 +14,16 @@
 
 namespace motley::train {
 
+// Positions of a window, by rank.
+using WindowParts = std::vector<std::vector<data::Range>>;
+
 // The same on every rank, but for the time.
 struct Step {
   std::int64_t number = 0;   // counts from 1
   data::LedgerState ledger;  // before the step
   data::Range window;        // of the epoch's permutation
   data::StepPlan plan;       // of a planned run the samples of each rank
+  WindowParts kept = {};     // of a planned run: whose gradient ranks have, as the step was broken off; empty: none
   bool baseline = false;     // with the equal split, to compare with
   double learning_rate = 0;
   bool synchronises = true;  // all ranks hold the same weights after it, and meet

@@ -97,7 +97,7 @@ Status TrainingLoop::advance() {
 }
 
 Status TrainingLoop::begin_step() {
-  MOTLEY_ASSIGN(Step step, parts_.plan->next(progress_.step + 1));
+  MOTLEY_ASSIGN(Step step, parts_.plan->next(progress_.step + 1, state_.kept));
   step.learning_rate = options_.learning_rate(step.number);
   step.synchronises = synchronises_in(step);
   WindowParts parts = regrouping_ ? regrouping_->cut(step) : WindowParts();
@@ -202,6 +202,7 @@ Status TrainingLoop::commit(AllReports reports) {
   MOTLEY_ASSIGN(const bool ends_epoch, parts_.plan->commit(step));
   progress_.step = step.number;
   state_.under_way.reset();
+  state_.kept.clear();
 
   if (ends_epoch) state_.duties |= kAudit;
   if (const double done = parts_.plan->epochs_at(parts_.plan->ledger().cursor); evaluation_is_due(done)) {

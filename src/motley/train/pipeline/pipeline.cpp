@@ -24,12 +24,12 @@ torch::Tensor select_rows(const torch::Tensor& values, data::Range rows) {
 
 struct Pipeline::Step {
   const std::uint64_t number;
-  const data::Range window;
   const torch::Tensor inputs;
   Deadline deadline;
   const Hooks& hooks;
   std::vector<StageLayout::MicroBatch> micro_batches = {};
   std::vector<data::Range> own = {};  // of each micro-batch, in this rank's rows of the step
+  std::vector<double> samples = {};   // by rank, of whose mean loss its gradient is
   std::map<std::int64_t, Incoming> activations = {};
   std::map<std::int64_t, Incoming> gradients = {};
   std::map<std::int64_t, torch::Tensor> output_gradients = {};
@@ -80,15 +80,20 @@ Result<std::unique_ptr<Pipeline>> Pipeline::create(net::Session& session, const 
   return pipeline;
 }
 
-Pipeline::Step Pipeline::begin(std::uint64_t number, data::Range window, const torch::Tensor& inputs,
-                               const Deadline& deadline, const Hooks& hooks) {
-  Step step{.number = number, .window = window, .inputs = inputs, .deadline = deadline, .hooks = hooks};
-  step.micro_batches = layout_.micro_batches(window);
+Pipeline::Step Pipeline::begin(std::uint64_t number, data::Range window, const StageLayout::Kept& kept,
+                               const torch::Tensor& inputs, const Deadline& deadline, const Hooks& hooks) {
+  Step step{.number = number, .inputs = inputs, .deadline = deadline, .hooks = hooks};
+  step.micro_batches = layout_.micro_batches(window, kept);
+  for (int rank = 0; rank < layout_.ranks(); ++rank) {
+    step.samples.push_back(std::max(1.0, static_cast<double>(layout_.samples(rank, window, kept))));
+  }
   std::uint32_t before = 0;
   for (const StageLayout::MicroBatch& micro_batch : step.micro_batches) {
     const std::uint32_t rows = layout_.rows(rank_, micro_batch).size();
     step.own.push_back({before, before + rows});
-    if (rows > 0) step.last_backward = static_cast<std::int64_t>(step.own.size()) - 1;
+    if (rows > 0 && micro_batch.lacks(layout_.find_stage(rank_))) {
+      step.last_backward = static_cast<std::int64_t>(step.own.size()) - 1;
+    }
     before += rows;
   }
   waited_ = 0;
@@ -103,6 +108,7 @@ void Pipeline::set_phase(const Step& step, const char* phase) const {
 // Asks for a micro-batch's rows from the stage before, or for their gradients from the stage after.
 Status Pipeline::expect(Step& step, std::int64_t micro_batch, Kind kind) {
   const bool back = kind == Kind::kBackward;
+  if (back && !step.at(micro_batch).goes_back_to(layout_.find_stage(rank_))) return {};
   const int from = layout_.find_stage(rank_) + (back ? 1 : -1);
   const data::Range rows = layout_.rows(rank_, step.at(micro_batch));
   std::vector<std::int64_t> shape = back ? output_shape_ : input_shape_;
@@ -140,11 +146,11 @@ Result<torch::Tensor> Pipeline::take(Step& step, std::int64_t micro_batch, Kind 
   const auto operation = [&] {
     return fmt::format("step {}, micro-batch {}, {}", step.number, micro_batch, back ? "backward" : "forward");
   };
-  const double own = layout_.samples(rank_, step.window);
+  const double own = step.samples[static_cast<std::size_t>(rank_)];
   for (const Incoming::Part& part : incoming.parts) {
     MOTLEY_TRY(stage_channels_->wait(part.rank, part.number, step.deadline, operation));
     if (back) {
-      select_rows(incoming.values, part.rows).mul_(layout_.samples(part.rank, step.window) / own);
+      select_rows(incoming.values, part.rows).mul_(step.samples[static_cast<std::size_t>(part.rank)] / own);
     }
   }
   const double end = monotonic_seconds();
@@ -202,6 +208,12 @@ Status Pipeline::forward(Step& step, std::int64_t micro_batch, Kind kind) {
 }
 
 Status Pipeline::backward(Step& step, std::int64_t micro_batch) {
+  const StageLayout::MicroBatch& part = step.at(micro_batch);
+  const int stage = layout_.find_stage(rank_);
+  if (!part.goes_back_to(stage)) {
+    stage_.forget(micro_batch);
+    return finish_sends(step);
+  }
   torch::Tensor gradient;
   if (layout_.is_last(rank_)) {
     gradient = std::move(step.output_gradients[micro_batch]);
@@ -215,11 +227,12 @@ Status Pipeline::backward(Step& step, std::int64_t micro_batch) {
   set_phase(step, "backward");
   if (step.hooks.before_backward) step.hooks.before_backward(rows);
   if (micro_batch == step.last_backward && step.hooks.before_last_backward) step.hooks.before_last_backward();
-  MOTLEY_ASSIGN(const nn::Tensors input_gradients, stage_.backward(micro_batch, {gradient}));
+  MOTLEY_ASSIGN(const nn::Tensors input_gradients, stage_.backward(micro_batch, {gradient}, part.lacks(stage)));
+  if (part.lacks(stage) && step.hooks.added) step.hooks.added(rows, layout_.positions(rank_, part));
   MOTLEY_TRY(finish_sends(step));
   if (step.hooks.after_backward) MOTLEY_TRY(step.hooks.after_backward());
   if (!layout_.is_first(rank_)) {
-    MOTLEY_TRY(send(step, micro_batch, input_gradients.front(), Kind::kBackward));
+    if (part.goes_back_to(stage - 1)) MOTLEY_TRY(send(step, micro_batch, input_gradients.front(), Kind::kBackward));
   } else if (step.hooks.take_input_gradient) {
     MOTLEY_TRY(step.hooks.take_input_gradient(rows, input_gradients.front()));
   }
@@ -227,9 +240,9 @@ Status Pipeline::backward(Step& step, std::int64_t micro_batch) {
   return {};
 }
 
-Status Pipeline::train(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
-                       const Hooks& hooks) {
-  Step step = begin(number, window, inputs, deadline, hooks);
+Status Pipeline::train(std::uint64_t number, data::Range window, const StageLayout::Kept& kept,
+                       const torch::Tensor& inputs, const Deadline& deadline, const Hooks& hooks) {
+  Step step = begin(number, window, kept, inputs, deadline, hooks);
   const auto count = static_cast<std::int64_t>(step.micro_batches.size());
   const std::int64_t warm_up =
       planning::count_warm_up(layout_.plan().schedule, static_cast<std::size_t>(layout_.find_stage(rank_)),
@@ -243,7 +256,7 @@ Status Pipeline::train(std::uint64_t number, data::Range window, const torch::Te
 
 Status Pipeline::evaluate(std::uint64_t number, data::Range window, const torch::Tensor& inputs,
                           const Deadline& deadline, const Hooks& hooks) {
-  Step step = begin(number, window, inputs, deadline, hooks);
+  Step step = begin(number, window, {}, inputs, deadline, hooks);
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(step.micro_batches.size()); ++i) {
     MOTLEY_TRY(forward(step, i, Kind::kEvaluate));
   }

@@ -5,6 +5,10 @@
 // A rank's gradient is that of the mean loss over its own samples, as everywhere; what a neighbour sends back is of the
 // mean over the neighbour's. The receiver multiplies it by (the neighbour's samples) / (its own).
 //
+// Where a step was broken off, ranks have the gradients of some of its rows (StageLayout::Kept). The other rows go
+// through all stages once more. A stage that has the gradient of its layers for them gives only that of its input, and
+// where none before it lacks theirs, not even that. A rank's samples are all whose gradient it has in the end.
+//
 // Where the stage computes on a GPU, rows go through pinned memory on streams of their own (learn/device_copy): they
 // are copied there while the micro-batch before is computed, and copied back and sent while the one after is.
 #pragma once
@@ -36,7 +40,9 @@ class Pipeline {
     std::function<void(std::int64_t micro_batch, data::Range rows)> before_forward;
     std::function<void()> after_forward;  // and after take_outputs; before the outputs are sent
     std::function<void(data::Range rows)> before_backward;
-    std::function<void()> before_last_backward;
+    std::function<void()> before_last_backward;  // of those that add to the gradient
+    // The gradient has these rows, which are these positions of the window, from now on.
+    std::function<void(data::Range rows, data::Range positions)> added;
     std::function<Status()> after_backward;  // before gradients are sent
     // The first stage's, where its layers give the gradient of their input.
     std::function<Status(data::Range rows, const torch::Tensor& gradient)> take_input_gradient;
@@ -51,10 +57,11 @@ class Pipeline {
                                                   std::vector<std::int64_t> output_shape, bool overlaps,
                                                   const Deadline& deadline);
 
-  // One step over the window. The first stage gives its rows of all micro-batches, one after the other. Leaves the sums
-  // in the parameters' .grad. A rank without rows in the window has nothing to do, and calls no hook.
-  Status train(std::uint64_t step, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
-               const Hooks& hooks);
+  // One step over the window, or what is left of it. The first stage gives its rows of all micro-batches, one after the
+  // other. Adds the sums to the parameters' .grad. A rank without rows in the window has nothing to do, and calls no
+  // hook.
+  Status train(std::uint64_t step, data::Range window, const StageLayout::Kept& kept, const torch::Tensor& inputs,
+               const Deadline& deadline, const Hooks& hooks);
 
   // The same without going backward, with the stage in evaluation mode. `number` tells passes over windows apart.
   Status evaluate(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
@@ -80,8 +87,8 @@ class Pipeline {
   static std::uint64_t make_tag(const Step& step, std::int64_t micro_batch, Kind kind);
   Pipeline(net::Session& session, const StageLayout& layout, nn::Stage& stage, nn::DeviceCopies copies,
            std::vector<std::int64_t> input_shape, std::vector<std::int64_t> output_shape);
-  Step begin(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
-             const Hooks& hooks);
+  Step begin(std::uint64_t number, data::Range window, const StageLayout::Kept& kept, const torch::Tensor& inputs,
+             const Deadline& deadline, const Hooks& hooks);
   void set_phase(const Step& step, const char* phase) const;
   Status forward(Step& step, std::int64_t micro_batch, Kind kind);
   Status backward(Step& step, std::int64_t micro_batch);

@@ -59,6 +59,11 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
   void undo() override {
     if (batch_norm_) batch_norm_->undo_step();
   }
+  bool keeps_gradients() const override { return keeps_weights() && !batch_norm_ && !is_served(); }
+  std::vector<std::vector<std::byte>> own_gradients() override { return parts_.buckets->own(); }
+  void go_on_with(const std::vector<std::vector<std::byte>>& gradients, double factor) override {
+    parts_.buckets->set_own(gradients, factor);
+  }
   Status wait(const Step& step, double seconds, Report& report) override;
   Status update(const Step& step) override;
   bool postpone_updates() override;

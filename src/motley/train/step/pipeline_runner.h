@@ -1,5 +1,5 @@
 // Pipeline parallelism: micro-batches go through this rank's stage; the first stage reads their features, the last one
-// their targets.
+// their targets. Where the step is broken off, as a rank is lost, what was added to the gradients so far stays.
 #pragma once
 
 #include <optional>
@@ -26,9 +26,16 @@ class PipelineRunner final : public StepRunner {
 
   Status run(const Step& step, Report& report) override;
   std::uint64_t bytes_sent() const override { return pipeline_.bytes_sent(); }
+  Kept keep() override;
+  std::vector<data::Range> kept_rows(std::int64_t step) const override {
+    return kept_.step == step ? kept_.rows : std::vector<data::Range>();
+  }
+  void go_on_from(Kept kept) override { kept_ = std::move(kept); }
 
  private:
   struct Work;
+  void begin(Work& work);
+  Status read(Work& work);
   Pipeline::Hooks make_hooks(Work& work);
   void add_emulation(Pipeline::Hooks& hooks, Work& work);
 
@@ -36,6 +43,7 @@ class PipelineRunner final : public StepRunner {
   const StageLayout& layout_;
   Pipeline& pipeline_;
   std::optional<Emulation> emulation_;
+  Kept kept_;  // of the last step that was begun; its gradients are with `sync` once it is
 };
 
 }  // namespace motley::train

@@ -154,6 +154,9 @@ Status RankWorker::take_state(Replica* before, bool goes_back) {
   MOTLEY_TRY(restore(std::move(start), false));
   if (!goes_back) progress_.saved_step = saved_step;
   if (!goes_back && next_stages_->has_state(role_.rank)) data_.audit() = audit;
+  if (!goes_back && before != nullptr && !next_stages_->moves(role_.rank)) {
+    replica_->runner->go_on_from(before->runner->keep());
+  }
   return group_->barrier(context_->step_deadline());
 }
 
