@@ -133,7 +133,7 @@ class StageRunner final : public StepRunner {
     for (const StageLayout::MicroBatch& part : layout_.micro_batches(step.window, step.kept)) {
       // Activations, and their gradients. Some stages are further than others when it fails.
       if (stage == 0) MOTLEY_TRY(hub_.meet(rank_, {}));
-      if (part.lacks(stage)) add(layout_.positions(rank_, part));
+      if (part.lacks(stage)) add_gradients(layout_.positions(rank_, part));
       if (stage != 0) MOTLEY_TRY(hub_.meet(rank_, {}));
     }
     sync_.sums = sums_;
@@ -146,13 +146,13 @@ class StageRunner final : public StepRunner {
   std::vector<data::Range> kept_rows(std::int64_t step) const override {
     return kept_.step == step ? kept_.rows : std::vector<data::Range>();
   }
-  void go_on_from(const StageRunner& before) {
+  void take_over_from(const StageRunner& before) {
     kept_ = before.kept_;
     sums_ = before.sums_;
   }
 
  private:
-  void add(data::Range positions) {
+  void add_gradients(data::Range positions) {
     const auto samples = plan_.samples_at(positions);
     for (int layer = sync_.first(); layer <= sync_.last(); ++layer) {
       for (const std::uint32_t sample : samples) sums_[layer] += layer_gradient(sample, layer);
@@ -286,7 +286,7 @@ class StageRank final : public ElasticRanks, public ElasticStages {
                                     [](Status loaded) { return loaded; }));
     if (!goes_back) progress_.saved_step = saved_step;
     if (!goes_back && next_->has_state(context_.rank)) audit_ = audit;
-    if (!goes_back && computed_ && !next_->moves(context_.rank)) next->runner.go_on_from(computed_->runner);
+    if (!goes_back && computed_ && !next_->moves(context_.rank)) next->runner.take_over_from(computed_->runner);
     MOTLEY_TRY(group_.barrier(Deadline::after(10)));
     computed_ = std::move(next);
     connect();
