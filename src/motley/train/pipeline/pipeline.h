@@ -9,8 +9,9 @@
 // through all stages once more. A stage that has the gradient of its layers for them gives only that of its input, and
 // where none before it lacks theirs, not even that. A rank's samples are all whose gradient it has in the end.
 //
-// Where the stage computes on a GPU, rows go through pinned memory on streams of their own (learn/device_copy): they
-// are copied there while the micro-batch before is computed, and copied back and sent while the one after is.
+// Where the stage computes on a GPU, rows go through pinned memory on streams of their own
+// (nn/gradients/device_copy.h): they are copied there while the micro-batch before is computed, and copied back and
+// sent while the one after is.
 #pragma once
 
 #include <torch/torch.h>
