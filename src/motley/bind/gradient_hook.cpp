@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "motley/base/clock.h"
 
 namespace motley::bind {
@@ -19,6 +21,14 @@ at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> detached;
   for (const at::Tensor& tensor : tensors) detached.push_back(tensor.detach());
   return at::cat(detached).to(at::kDouble);
+}
+
+void set_statistics(const std::vector<at::Tensor>& layers, const at::Tensor& values) {
+  std::int64_t begin = 0;
+  for (const at::Tensor& layer : layers) {
+    layer.detach().copy_(values.narrow(0, begin, layer.numel()));
+    begin += layer.numel();
+  }
 }
 
 }  // namespace
@@ -51,18 +61,24 @@ double GradientWeight::device_seconds() const {
 c10::intrusive_ptr<c10::ivalue::Future> GradientHook::runHook(c10d::GradBucket& bucket) {
   at::Tensor& gradients = bucket.getBufferRef();
   if (bucket.isLast()) weight_->note_finished(gradients.device());
+  if (bucket.getIndex() == 0) {  // DistributedDataParallel gives the buckets in this order on all ranks
+    averaged_ = weight_->statistics ? average_statistics() : nullptr;
+  }
   scale(gradients, weight_->weight);
   const auto summed = sum(gradients);
   const bool is_timed = gradients.is_cpu();  // elsewhere a future is complete before the device is
-  if (!bucket.isLast() || !(weight_->statistics || is_timed)) return summed;
+  if (!bucket.isLast() || !(averaged_ || is_timed)) return summed;
   auto last = summed;
-  if (weight_->statistics) {
-    const auto averaged = average_statistics();
-    last = summed->thenAsync([averaged](c10::ivalue::Future&) { return averaged; }, c10::AnyType::get());
+  std::vector<at::Tensor> layers;
+  if (averaged_) {
+    layers = weight_->statistics->layers;
+    last = summed->thenAsync([averaged = std::exchange(averaged_, nullptr)](c10::ivalue::Future&) { return averaged; },
+                             c10::AnyType::get());
   }
   return last->then(
-      [summed, is_timed, weight = weight_](c10::ivalue::Future& done) {
+      [summed, is_timed, layers = std::move(layers), weight = weight_](c10::ivalue::Future& done) {
         if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+        if (!layers.empty()) set_statistics(layers, done.value().toTensor());
         if (is_timed) weight->reduced = monotonic_seconds();
         return summed->value();
       },
@@ -78,7 +94,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GradientHook::sum(at::Tensor tensor) {
   return group_->allreduce(tensors)->getFuture();
 }
 
-// The ranks' sums in one piece; each rank's running values follow when they are there.
+// The running values that all ranks are to have, in one piece: their sum is under way beside backward.
 c10::intrusive_ptr<c10::ivalue::Future> GradientHook::average_statistics() {
   const RunningStatistics& statistics = *weight_->statistics;
   const at::Tensor seen = (flatten(statistics.layers) - statistics.kept * statistics.before) / (1 - statistics.kept);
@@ -86,20 +102,14 @@ c10::intrusive_ptr<c10::ivalue::Future> GradientHook::average_statistics() {
   at::Tensor whole = at::cat({halves[0], halves[1] + halves[0].square()});
   scale(whole, weight_->share);
   return sum(whole)->then(
-      [whole, statistics](c10::ivalue::Future& done) {
+      [whole, before = statistics.before, kept = statistics.kept_once](c10::ivalue::Future& done) {
         if (done.hasError()) std::rethrow_exception(done.exception_ptr());
         const auto sums = whole.chunk(2);
         // Rounding may leave the variance of a constant channel a little below zero.
         const at::Tensor all = at::cat({sums[0], (sums[1] - sums[0].square()).clamp_min(0)});
-        const at::Tensor after = statistics.kept_once * statistics.before + (1 - statistics.kept_once) * all;
-        std::int64_t begin = 0;
-        for (const at::Tensor& layer : statistics.layers) {
-          layer.detach().copy_(after.narrow(0, begin, layer.numel()));
-          begin += layer.numel();
-        }
-        return c10::IValue();
+        return c10::IValue(kept * before + (1 - kept) * all);
       },
-      c10::NoneType::get());
+      c10::TensorType::get());
 }
 
 }  // namespace motley::bind

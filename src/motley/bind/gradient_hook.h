@@ -66,6 +66,7 @@ class GradientHook : public c10d::CommHookInterface {
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::shared_ptr<GradientWeight> weight_;
+  c10::intrusive_ptr<c10::ivalue::Future> averaged_;  // the running statistics of the backward under way; or none
 };
 
 }  // namespace motley::bind

@@ -114,18 +114,26 @@ std::exception_ptr DelegatedWork::exception() const {
 bool DelegatedWork::wait(std::chrono::milliseconds timeout) {
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
+    bool done = false;
     try {
-      const bool done = work_->wait(waits_by_itself_ ? timeout : kHealthTime);
-      (*unpack_)();
-      return done;
+      done = work_->wait(waits_by_itself_ ? timeout : kHealthTime);
     } catch (...) {
-      const std::exception_ptr problem = std::current_exception();
-      const bool goes_on = !waits_by_itself_ && !work_->isCompleted();
+      std::exception_ptr problem = std::current_exception();
       const bool is_late = timeout != kNoTimeout && std::chrono::steady_clock::now() - begin > timeout;
       const auto session = session_.lock();
       const bool is_healthy = !session || session->health().has_value();
-      if (!goes_on || is_late || !is_healthy) std::rethrow_exception(explain(problem, session_, operation_, group_));
+      if (!waits_by_itself_) {
+        if (work_->isCompleted()) {
+          problem = work_->exception();  // none, where it succeeded just after the wait for it had ended
+        } else if (!is_late && is_healthy) {
+          problem = nullptr;
+        }
+      }
+      if (problem) std::rethrow_exception(explain(problem, session_, operation_, group_));
+      continue;
     }
+    (*unpack_)();
+    return done;
   }
 }
 
