@@ -138,9 +138,20 @@ def _read_secret() -> str:
 
 
 def _reachable_address() -> str:
-    """This host's address as others reach it: that from which it reaches the store's host."""
+    """This host's address as others reach it: that from which it reaches the store's host; or, where that is this host by a name that
+    stands for a loopback address here, that from which it reaches the rest of the network."""
+    master = os.environ.get("MASTER_ADDR") or socket.gethostname()
+    address = _own_address(master)
+    if address.startswith("127.") and not master.startswith("127."):
+        with contextlib.suppress(OSError):  # there is no other network
+            address = _own_address("192.0.2.1")  # nobody's (RFC 5737)
+    return address
+
+
+def _own_address(other: str) -> str:
+    """From which this host reaches another one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ.get("MASTER_ADDR") or socket.gethostname(), 9))  # sends nothing
+        probe.connect((other, 9))  # sends nothing
         return str(probe.getsockname()[0])
 
 

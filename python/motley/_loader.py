@@ -40,6 +40,7 @@ _REFUSED = {
     "sampler": "a sampler says which samples a rank gets; motley.DataLoader does that (shuffle, seed)",
     "batch_sampler": "a batch_sampler says which samples a rank gets; motley.DataLoader does that (shuffle, seed)",
 }
+_OUT_OF_ORDER = "in_order is False; True is accepted: gradients are weighted by the step whose batch comes next"
 _NO_BATCH = "the loader has yielded no batch yet: call this in its loop"
 _END = object()
 _MOST_EPOCHS = 2**63 - 1
@@ -151,6 +152,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         for name, sentence in _REFUSED.items():
             if arguments.get(name) is not None:
                 raise ValueError(sentence)
+        if not arguments.get("in_order", True):
+            raise ValueError(_OUT_OF_ORDER)
         if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
             raise ValueError(
                 f"motley.DataLoader needs a dataset with __len__ and __getitem__, to use each sample once; {type(dataset).__name__} "
@@ -427,7 +430,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         begin = cursor + (step.number - first) * self._batch
         if split[rank]:
             begin += sum(split[:rank])
-        end = begin + max(1, split[rank])
+        end = begin + (split[rank] or self._stand_in(sum(split)))
         samples = (_motley.Ledger(self._seed, step.epoch, 0, self._size).samples(begin, end) if self._shuffle
                    else list(range(begin, end)))
         dataset: Any = self.dataset
@@ -610,10 +613,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             each = mine // count
             for micro in range(count):
                 low = begin + micro * each if mine else cursor
-                high = low + (each if mine else 1)
+                high = low + (each if mine else self._stand_in(window))
                 self._drawn.append(_Batch(laid_out, each, count, micro == 0, micro == count - 1))
                 yield order.samples(low, high) if order else list(range(low, high))
             step, cursor = step + 1, end
+
+    def _stand_in(self, window: int) -> int:
+        """Samples of the batch, which counts nothing, of a rank without a part of a step: as many as the model needs to compute."""
+        return min(window, max((weight.minimum for weight in self._weights), default=1))
 
     def _count_steps(self) -> int:
         return self._size // self._batch if self._drop_last else -(-self._size // self._batch)

@@ -104,7 +104,10 @@ def _find_obstacle(loader: DataLoader, weights: list[_HookWeight], backend: Any)
 def _begin_again(missing: str, loader: DataLoader, weights: list[_HookWeight],
                  buffers: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
     """Takes the step back, lowers the maximum of the ranks that ran out of memory, and gives this rank's new part of the batch."""
-    told = loader._ranks.gather(missing)  # no rank goes on before all know
+    step = loader._step
+    assert step is not None
+    all_told = loader._ranks.gather((step.number, missing))  # no rank goes on before all know
+    told = [other for _, other in all_told]
     _backend.renew(loader._group)
     for weight in weights:
         weight.model.reducer._reset_state()
@@ -115,8 +118,9 @@ def _begin_again(missing: str, loader: DataLoader, weights: list[_HookWeight],
             buffer.copy_(kept)
     maximums = [samples * 3 // 4 if other else loader._batch for samples, other in zip(loader.split, told)]
     words = "; ".join(filter(None, told))
-    step = loader._step
-    assert step is not None
+    if len({number for number, _ in all_told}) > 1:
+        raise torch.OutOfMemoryError(f"{words} in step {max(all_told)[0]}, when others had not ended the step before, which they cannot "
+                                     "repeat alone")
     if any(other and maximum < max(1, least) for maximum, other, (least, _) in zip(maximums, told, loader._limits)):
         raise torch.OutOfMemoryError(f"{words}, and min_local_batch_size is more than three quarters of that: it is given no fewer")
     try:

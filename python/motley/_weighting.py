@@ -74,7 +74,7 @@ def weight_gradients(model: Model, loader: DataLoader | None = None, *, samples:
     if (parallel := _find(model, lambda module: isinstance(module, DistributedDataParallel))) is not None:
         weight = _hook_into(parallel, by, minimum, _batch_norms(model) if batch_norm == "weighted" else [], hook)
     elif sharded := [module for module in model.modules() if _is_sharded(module)]:
-        weight = _scatter_into(sharded, by, minimum, hook)
+        weight = _scatter_into(sharded, by, minimum, hook, loader._group)
     elif dist.is_available() and dist.is_initialized() and dist.get_world_size(loader._group) > 1:
         raise ValueError(f"the model is {name_type(model)}, whose ranks share no gradients: wrap it in DistributedDataParallel "
                          "or fully_shard first, or scale the loss by loader.weigh")
@@ -100,12 +100,13 @@ def _weight_by_inputs(model: Model, samples: Callable[..., int], by: str, hook: 
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise ValueError(f"samples= gave {number!r} for a batch; an integer of at least 0 is accepted")
             counted[:] = [number, ranks.start_gather([float(number)])]
+            weight.begin_forward()
 
     def weigh(*_: Any) -> None:
         if counted:
             number, pending = counted
             counted.clear()
-            weight.begin_step(number, max(1, int(pending.wait().sum())))
+            weight.set_share(number, max(1, int(pending.wait().sum())))
 
     parallel.register_forward_pre_hook(count, with_kwargs=True)
     parallel.register_forward_hook(weigh)
@@ -158,31 +159,42 @@ class _HookWeight(_Weight):
         self.model, self._norms = model, norms
         self._kept: tuple[Any, torch.Tensor] | None = None  # for what it was computed, and what
         self._accumulates = True  # until a step begins, anything goes
-        self._sizes = 0, 0  # of a batch in the step before, and in this one
+        self._sizes = 0, 0  # of a batch in the step before, and in this one; 0 where this rank has no part of it
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
+        self._sizes = self._sizes[1], samples // micro_batches
+        self.begin_forward(micro_batches)
+        self.set_share(samples, total)
+
+    def begin_forward(self, micro_batches: int = 1) -> None:
+        """Begins to measure a step, whose running statistics are averaged after it."""
         self._accumulates = micro_batches > 1
-        self._sizes = self._sizes[1], max(1, samples // micro_batches)
-        self.shared.share = samples / total
-        self.shared.weight = 1 / self.ranks if self.by_loss else samples / total
         self.shared.begin(self.device)
-        if self._norms and self.model.training:
+        if self.model.training:
             self._begin_statistics(micro_batches)
 
+    def set_share(self, samples: int, total: int) -> None:
+        self.shared.share = samples / total
+        self.shared.weight = 1 / self.ranks if self.by_loss else samples / total
+
     def _begin_statistics(self, micro_batches: int) -> None:
-        layers: list[Any] = [norm.running_mean for norm in self._norms] + [norm.running_var for norm in self._norms]
+        norms = [norm for norm in self._norms if norm.momentum != 0]  # one whose values never move has nothing to average
+        if not norms:
+            return
+        layers: list[Any] = [norm.running_mean for norm in norms] + [norm.running_var for norm in norms]
         before_step = torch.cat([layer.detach() for layer in layers]).double()
         momenta = [norm.momentum for norm in self._norms]
         asked = micro_batches, before_step.device, momenta
         if self._kept is None or self._kept[0] != asked or None in momenta:
-            self._kept = asked, self._compute_kept(micro_batches).to(before_step.device)
+            self._kept = asked, self._compute_kept(norms, micro_batches).to(before_step.device)
         self.shared.begin_statistics(layers, before_step, self._kept[1][0], self._kept[1][1])
 
-    def _compute_kept(self, micro_batches: int) -> torch.Tensor:
+    @staticmethod
+    def _compute_kept(norms: list[BatchNorm], micro_batches: int) -> torch.Tensor:
         """What of the running statistics' values stays, after a step and after one batch."""
         kept: list[float] = []
         kept_once: list[float] = []
-        for norm in self._norms:
+        for norm in norms:
             if norm.momentum is not None:
                 shares = (1 - norm.momentum) ** micro_batches, 1 - norm.momentum
             else:  # a plain average over all batches
@@ -206,6 +218,8 @@ class _HookWeight(_Weight):
         model = self.model
         assert dist.group.WORLD is not None
         model.process_group = dist.group.WORLD
+        for name in ("reducer", "logger"):
+            vars(model).setdefault(name, None)  # where a call before has failed
         state = model.__getstate__()  # type: ignore[no-untyped-call]
         del model.reducer, model.logger  # with the hooks that they have at the parameters
         model.__setstate__(state)  # type: ignore[no-untyped-call]
@@ -221,7 +235,7 @@ class _HookWeight(_Weight):
                 "gradients are accumulated over several batches, which may be split differently, and weighted as those of the last one: "
                 "say gradient_accumulation_steps, with the same number, to motley.DataLoader too")
         size = next((len(value) for value in (*inputs, *named.values()) if isinstance(value, torch.Tensor) and value.dim()), None)
-        if size == self._sizes[0] != self._sizes[1]:
+        if self._sizes[1] and size == self._sizes[0] != self._sizes[1]:
             raise RuntimeError(
                 "a batch was asked for before the one before it was used, as Ray's prepare_data_loader does, and gradients are weighted as "
                 "those of the last one: iterate over the motley.DataLoader itself (its num_workers load ahead)")
@@ -239,7 +253,7 @@ class _HookWeight(_Weight):
 
 
 def _hook_into(model: DistributedDataParallel, by: str, minimum: int, norms: list[BatchNorm],
-               hook: tuple[Any, Callable[..., Any]] | None) -> _Weight:
+               hook: tuple[Any, Callable[..., Any]] | None) -> _HookWeight:
     if getattr(model, "_motley_weight", None) is not None:
         raise ValueError("the model's gradients are weighted already; motley.weight_gradients is called once a model")
     if model._comm_hooks:
@@ -284,21 +298,39 @@ def _is_sharded(module: torch.nn.Module) -> bool:
     return hasattr(module, "set_custom_reduce_scatter")
 
 
-def _scatter_into(modules: list[torch.nn.Module], by: str, minimum: int, hook: Any) -> _Weight:
+def _scatter_into(modules: list[torch.nn.Module], by: str, minimum: int, hook: Any, group: Any) -> _Weight:
     if hook is not None:
         raise ValueError("hook is for DistributedDataParallel; fully_shard has none")
     if getattr(modules[0], "_motley_weight", None) is not None:
         raise ValueError("the model's gradients are weighted already; motley.weight_gradients is called once a model")
-    weight = _ScatterWeight(by, minimum, modules)
+    ranks = dist.get_world_size(group)
+    for shards, copies in _list_meshes(modules):
+        if shards * copies != ranks:
+            raise ValueError(f"the model's gradients are averaged over {shards * copies} ranks, and the loader splits a batch among "
+                             f"{ranks}: give it the process group of those ranks, motley.DataLoader(..., process_group=)")
+        if shards == 1 and ranks > 1 and by == "samples":
+            raise ValueError("each rank has the whole model, which fully_shard then reduces where nothing can be weighted: use "
+                             "DistributedDataParallel, or scale the loss by loader.weigh")
+    weight = _ScatterWeight(by, minimum, modules, ranks)
     for module in modules:
         module.set_custom_reduce_scatter(weight.reduce_scatter)  # type: ignore[operator]
     modules[0]._motley_weight = weight  # type: ignore[assignment]
     return weight
 
 
+def _list_meshes(modules: list[torch.nn.Module]) -> list[tuple[int, int]]:
+    """Among how many ranks fully_shard has sharded each module's parameters, and how many copies of these there are."""
+    meshes = []
+    for module in modules:
+        state: Any = module._get_fsdp_state()  # type: ignore[operator]
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]  # PyTorch 2.13; before it
+        meshes += [(group.mesh_info.shard_mesh_size, getattr(group.mesh_info, "replicate_mesh_size", 1)) for group in groups if group]
+    return meshes
+
+
 class _ScatterWeight(_Weight):
-    def __init__(self, by: str, minimum: int, modules: list[torch.nn.Module]) -> None:
-        super().__init__(by, minimum, dist.get_world_size(), next(modules[0].parameters()).device)
+    def __init__(self, by: str, minimum: int, modules: list[torch.nn.Module], ranks: int) -> None:
+        super().__init__(by, minimum, ranks, next(modules[0].parameters()).device)
         self._modules, self._finished, self._factor = modules, 0.0, 1.0
         self.reduce_scatter = _make_reduce_scatter(self)
 

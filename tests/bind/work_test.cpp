@@ -61,5 +61,17 @@ TEST(DelegatedWork, EndsAfterItsTime) {
   EXPECT_THAT([&] { work->wait(milliseconds(1)); }, ThrowsMessage<c10::Error>(HasSubstr("Operation timed out!")));
 }
 
+// Has ended well, but what it gave cannot be had.
+class FailsAfterwards final : public c10d::Work {
+ public:
+  FailsAfterwards() { finish(); }
+  void synchronize() override { throw std::runtime_error("the device is lost"); }
+};
+
+TEST(DelegatedWork, FailsWhereItsResultCannotBeHad) {
+  const auto work = delegate(c10::make_intrusive<FailsAfterwards>());
+  EXPECT_THAT([&] { work->wait(kNoTimeout); }, ThrowsMessage<c10::Error>(HasSubstr("the device is lost")));
+}
+
 }  // namespace
 }  // namespace motley::bind

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -357,6 +358,17 @@ except RuntimeError as problem:
                 self.assertEqual(code, 0, text)
                 self.assertIn("[2.0, 2.0, 2.0]", text)
                 self.assertIn("motley: all_reduce: it goes over gloo, which is not authenticated", text)
+
+    def test_a_host_whose_name_is_a_loopback_address_says_another_one(self):
+        from motley import _backend
+        own = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "other": "10.0.0.1", "192.0.2.1": "10.0.0.2"}
+        for master, address in (("localhost", "10.0.0.2"), ("127.0.0.1", "127.0.0.1"), ("other", "10.0.0.1")):
+            with unittest.mock.patch.dict(os.environ, MASTER_ADDR=master), \
+                    unittest.mock.patch.object(_backend, "_own_address", own.__getitem__):
+                self.assertEqual(_backend._reachable_address(), address)
+        with unittest.mock.patch.dict(os.environ, MASTER_ADDR="localhost"), \
+                unittest.mock.patch.object(_backend, "_own_address", side_effect=["127.0.0.1", OSError("no route")]):
+            self.assertEqual(_backend._reachable_address(), "127.0.0.1")
 
     def test_the_secret_of_one_host_is_not_in_the_store(self):
         script = """

@@ -1,5 +1,6 @@
 """motley.DataLoader and motley.weight_gradients against one process that computes each whole batch by itself."""
 import collections
+import contextlib
 import copy
 import datetime
 import importlib
@@ -267,6 +268,28 @@ class Equality(RanksTest):
             torch.testing.assert_close(mean, alone.layers[1].running_mean, rtol=1e-12, atol=1e-15)
             torch.testing.assert_close(variance, alone.layers[1].running_var, rtol=0.1 / min(samples), atol=0)
 
+    def test_running_statistics_of_batches_of_the_users_own(self):
+        """Also with sizes that come again after others."""
+        sizes = [(8, 4, 2), (8, 4, 2), (3, 2, 7), (8, 4, 2)]
+        results = self.on_ranks(train_batch_norm_on_own_batches, sizes)
+        alone, data, begin = Net(norm=True), Data(), 0
+        for step in sizes:
+            alone(data.inputs[begin:begin + sum(step)])
+            begin += sum(step)
+        for mean, variance, frozen in results:
+            torch.testing.assert_close(mean, alone.layers[1].running_mean, rtol=1e-12, atol=1e-15)
+            torch.testing.assert_close(variance, alone.layers[1].running_var, rtol=0.3, atol=0)  # divided by each rank's samples
+            torch.testing.assert_close(variance, results[0][1], rtol=0, atol=0)
+            self.assertEqual(frozen, [0.0] * 16 + [1.0] * 16)
+
+    def test_a_rank_without_a_part_can_compute_what_needs_two_samples(self):
+        for splits in self.on_ranks(train_batch_norm_to_the_end):
+            self.assertIn(0, splits[-1])
+
+    def test_a_reducer_is_made_after_an_attempt_that_failed(self):
+        for before, after in self.on_ranks(renew_twice):
+            torch.testing.assert_close(after, before, rtol=1e-12, atol=0)
+
     def test_mixed_precision_and_compiled_models(self):
         """Under autocast, with a GradScaler that skips a step, and compiled: as one process with the same settings."""
         for how, tolerance in (("autocast", 1e-2), ("scaler", 1e-12), ("compiled", 1e-12)):
@@ -311,6 +334,51 @@ def train_batch_norm(recorded):
         return (norm.running_mean, norm.running_var, [part[0] for part in parts], list(loader.split),
                 list(itertools.chain(*(part[1] for part in parts))))
     raise AssertionError("no step gave every rank two samples")
+
+
+def train_batch_norm_on_own_batches(sizes):
+    """Running statistics at the end; and those of a layer that keeps its own."""
+    rank, data, begin = dist.get_rank(), Data(), 0
+    net, frozen = Net(norm=True), torch.nn.BatchNorm1d(16, momentum=0.0).double()
+    net.layers.insert(2, frozen)
+    model = motley.weight_gradients(DDP(net), samples=len)
+    for step in sizes:
+        mine = slice(begin + sum(step[:rank]), begin + sum(step[:rank + 1]))
+        mean_loss(model, data.inputs[mine], data.targets[mine]).backward()
+        begin += sum(step)
+    norm = net.layers[1]
+    return norm.running_mean, norm.running_var, torch.cat([frozen.running_mean, frozen.running_var]).tolist()
+
+
+def train_batch_norm_to_the_end():
+    """The splits of a pass whose last batch is too small for every rank to have two samples of it."""
+    loader = motley.DataLoader(Data(24 + 3), 24)
+    model = motley.weight_gradients(DDP(Net(norm=True)), loader)
+    splits = []
+    for _, inputs, targets in loader:
+        mean_loss(model, inputs, targets).backward()
+        splits.append(loader.split)
+    return splits
+
+
+def renew_twice():
+    """The gradients of a batch before and after a reducer was made anew, for which it took two attempts."""
+    loader = motley.DataLoader(Data(), 24, batch_split=[3, 2, 1])
+    model = motley.weight_gradients(DDP(Net()), loader)
+    _, inputs, targets = next(iter(loader))
+    gradients = []
+    for attempt in ("none", "fails", "succeeds"):
+        if attempt == "fails":
+            with unittest.mock.patch.object(DDP, "_build_params_for_reducer", side_effect=RuntimeError("a rank was lost")), \
+                    contextlib.suppress(RuntimeError):
+                model._motley_weight.renew()
+            continue
+        if attempt == "succeeds":
+            model._motley_weight.renew()
+        model.zero_grad()
+        mean_loss(model, inputs, targets).backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    return gradients
 
 
 STEP_THAT_OVERFLOWS = 3
@@ -477,6 +545,49 @@ def not_parallel():
     motley.weight_gradients(Net(), motley.DataLoader(Data(), 24))
 
 
+def shard_over_a_part(whole_group):
+    """Two by two ranks, of which those of a row share a batch: the gradients of a rank's shards, or what is said."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("column", "row"))
+    model = fully_shard(Net(), mesh=mesh["row"])
+    loader = motley.DataLoader(Data(), 24, batch_split=[1, 1, 1, 1] if whole_group else [3, 1],
+                               process_group=None if whole_group else mesh["row"].get_group())
+    motley.weight_gradients(model, loader)
+    indices, inputs, targets = next(iter(loader))
+    mean_loss(model, inputs, targets).backward()
+    return indices.tolist(), torch.cat([whole(parameter.grad).flatten() for parameter in model.parameters()])
+
+
+def shard_over_one():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (4, 1), mesh_dim_names=("copies", "shards"))
+    motley.weight_gradients(fully_shard(Net(), mesh=mesh), motley.DataLoader(Data(), 24))
+
+
+class ShardedOverParts(RanksTest):
+    """fully_shard on meshes that are not the world in one row."""
+
+    count = 4
+
+    def test_of_a_part_of_the_ranks(self):
+        results = self.on_ranks(shard_over_a_part, False)
+        used = results[0][0] + results[1][0]
+        self.assertEqual([len(indices) for indices, _ in results], [18, 6, 18, 6])
+        net, data = Net(), Data()
+        mean_loss(net, data.inputs[used], data.targets[used]).backward()
+        expected = torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+        for _, gradients in results:
+            torch.testing.assert_close(gradients, expected, rtol=1e-12, atol=1e-15)
+
+    def test_what_cannot_be_weighted_is_refused(self):
+        for message in self.refused_on_ranks(shard_over_a_part, True):
+            self.assertIn("averaged over 2 ranks, and the loader splits a batch among 4: give it the process group", message)
+        for message in self.refused_on_ranks(shard_over_one):
+            self.assertIn("each rank has the whole model, which fully_shard then reduces where nothing can be weighted", message)
+
+
 class Refusals(RanksTest):
     def test_ranks_that_differ(self):
         for name, values, words in (("seed", (1, 2), "ranks differ in seed: rank 0 has 1, rank 1 has 2"),
@@ -521,6 +632,7 @@ class OneProcess(unittest.TestCase):
         data = Data()
         self.refused("say global_batch_size", data, batch_size=64)
         self.refused("motley.DataLoader does that", data, 64, sampler=torch.utils.data.SequentialSampler(data))
+        self.refused("in_order is False; True is accepted", data, 64, num_workers=2, in_order=False)
         self.refused("global_batch_size is None", data)
         self.refused("global_batch_size is 0", data, 0)
         self.refused("global_batch_size is 64.0", data, 64.0)

@@ -1,4 +1,5 @@
 """motley.run_step: memory that runs out on one rank, in forward and in backward, against one process that has enough."""
+import dataclasses
 import json
 import unittest
 
@@ -113,6 +114,12 @@ class RunStep(RanksTest):
                                                                                 "max_local_batch_size": 9}):
             self.assertIn("rank 0 ran out of memory with 6 of the step's 24 samples, and with less the ranks cannot hold", message)
 
+    def test_ranks_that_are_in_different_steps_are_told_so(self):
+        """One has ended the step whose last gradients another still waits for: over a network it may be that far ahead."""
+        for message in self.refused_on_ranks(run_out_a_step_ahead):
+            self.assertIn("rank 1 ran out of memory with 12 of the step's 24 samples in step 1, when others had not ended the step before",
+                          message)
+
     def test_other_failures_are_left_alone(self):
         for message in self.refused_on_ranks(fail_otherwise):
             self.assertEqual(message, "not of memory")
@@ -120,6 +127,20 @@ class RunStep(RanksTest):
     def test_accumulation_is_refused(self):
         for message in self.refused_on_ranks(train, {}, {"global_batch_size": 24, "micro_batch_size": 4, "drop_last": True}):
             self.assertIn("motley.run_step takes one batch a step", message)
+
+
+def run_out_a_step_ahead():
+    loader = motley.DataLoader(Data(), 24, batch_split=[1, 2, 1])
+    model = motley.weight_gradients(DDP(Net()), loader)
+
+    def step(batch):
+        if torch.distributed.get_rank() == 1:
+            loader._step = dataclasses.replace(loader._step, number=loader._step.number + 1)
+            raise torch.OutOfMemoryError("injected")
+        mean_loss(model, *batch[1:]).backward()
+
+    for batch in loader:
+        motley.run_step(step, batch, loader)
 
 
 def fail_otherwise():

@@ -115,6 +115,7 @@ bool DelegatedWork::wait(std::chrono::milliseconds timeout) {
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
     bool done = false;
+    const bool was_completed = work_->isCompleted();
     try {
       done = work_->wait(waits_by_itself_ ? timeout : kHealthTime);
     } catch (...) {
@@ -122,7 +123,7 @@ bool DelegatedWork::wait(std::chrono::milliseconds timeout) {
       const bool is_late = timeout != kNoTimeout && std::chrono::steady_clock::now() - begin > timeout;
       const auto session = session_.lock();
       const bool is_healthy = !session || session->health().has_value();
-      if (!waits_by_itself_) {
+      if (!waits_by_itself_ && !was_completed) {
         if (work_->isCompleted()) {
           problem = work_->exception();  // none, where it succeeded just after the wait for it had ended
         } else if (!is_late && is_healthy) {
