@@ -220,6 +220,28 @@ TEST_P(ConnectionTest, APeerThatDoesNotReadHoldsUpOnlyItsOwnFrames) {
   EXPECT_EQ(into, payload);
 }
 
+// Also of the last one, where TLS has taken all of it and the socket a part. Whoever waits for the pending sends alone
+// sends it all.
+TEST_P(ConnectionTest, AFrameIsPendingUntilTheSocketHasIt) {
+  for (const std::size_t size : {100'000, 300'000, 1'000'000, 3'000'000}) {
+    Pair pair = make_pair(GetParam());
+    const std::vector<std::byte> payload(size, std::byte{7});
+    std::vector<std::byte> into(payload.size());
+    pair.a->post_send(3, 4, payload);
+    pair.b->post_receive(3, 4, into);
+    while (*pair.a->progress()) continue;
+    while (pair.a->pending_sends() > 0) {
+      // What is here by now is read, and no more is sent meanwhile.
+      while (*pair.b->progress()) continue;
+      ASSERT_TRUE(pair.a->progress());
+    }
+    EXPECT_FALSE(pair.a->wants_to_write());
+    while (*pair.b->progress()) continue;
+    EXPECT_EQ(pair.b->pending_receives(), 0u);
+    EXPECT_EQ(into, payload);
+  }
+}
+
 // What TLS has read ahead does not wake a poll of the socket.
 TEST_P(ConnectionTest, AWaitEndsForFramesThatHaveLeftTheSocket) {
   Pair pair = make_pair(GetParam());

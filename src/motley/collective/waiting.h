@@ -169,6 +169,7 @@ class ChannelDriver {
       const double now = monotonic_seconds();
       if (*moved) moved_at = now;
       if (now < deadline.at() && (*moved || (may_spin_ && now < moved_at + kSpinSeconds))) continue;
+      if (what.done()) break;  // just now, though it be late
       if (const Status fine = check_wait(session_, deadline, what.operation(), what.ranks); !fine) {
         break_with(fine.error());
         break;

@@ -142,9 +142,18 @@ void Connection::seal(Outgoing& frame) const {
 
 Result<bool> Connection::write_some() {
   const std::size_t unsent = channel_.unsent();
-  if (sends_.empty() && unsent > 0) {
+  if (unsent > 0) {
     if (const auto sent = channel_.write({}); !sent) return broken(sent.error().code, sent.error().message);
   }
+  // The last frame stays until no record of it waits for the socket, so that pending_sends() tells of that.
+  const auto drop_sent = [this] {
+    while (!sends_.empty() && sends_.front().sealed && sent_ >= kFrameBytes + sends_.front().payload.size() &&
+           (sends_.size() > 1 || channel_.unsent() == 0)) {
+      sent_ -= kFrameBytes + sends_.front().payload.size();
+      sends_.pop_front();
+    }
+  };
+  drop_sent();
   bool moved = channel_.unsent() < unsent;
   std::size_t budget = kBytesPerCall;
   while (!sends_.empty() && budget > 0) {
@@ -167,6 +176,7 @@ Result<bool> Connection::write_some() {
       add(sends_[i].header);
       add(sends_[i].payload);
     }
+    if (total == 0) break;
     const auto written = channel_.write(std::span(parts).first(count));
     if (!written) return broken(written.error().code, written.error().message);
     if (*written == 0) break;
@@ -174,10 +184,7 @@ Result<bool> Connection::write_some() {
     budget -= *written;
     sent_ += *written;
     bytes_sent_.fetch_add(*written, std::memory_order_relaxed);
-    while (!sends_.empty() && sent_ >= kFrameBytes + sends_.front().payload.size() && sends_.front().sealed) {
-      sent_ -= kFrameBytes + sends_.front().payload.size();
-      sends_.pop_front();
-    }
+    drop_sent();
     if (*written < total) break;  // the socket is full
   }
   return moved;

@@ -28,8 +28,9 @@ Result<AddressList> resolve(const Endpoint& endpoint, bool to_listen) {
   hints.ai_flags = AI_NUMERICSERV | (to_listen ? AI_PASSIVE : 0);
   addrinfo* found = nullptr;
   const int problem = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
-  if (problem != 0) {
-    return fail(ErrorCode::kInvalidInput, "cannot resolve the host '{}': {}", endpoint.host, ::gai_strerror(problem));
+  if (problem != 0) {  // for the moment, or for good
+    return fail(problem == EAI_AGAIN ? ErrorCode::kUnavailable : ErrorCode::kInvalidInput,
+                "cannot resolve the host '{}': {}", endpoint.host, ::gai_strerror(problem));
   }
   return AddressList(found, &::freeaddrinfo);
 }
@@ -153,14 +154,17 @@ Result<Descriptor> connect_to(const Endpoint& endpoint, const Deadline& deadline
                               const std::function<bool()>& cancelled) {
   MOTLEY_ASSIGN(const AddressList addresses, resolve(endpoint, false));
   Error last{ErrorCode::kUnavailable, "no address", -1};
-  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+  int left = 0;  // among which the time is shared: one may never answer
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) ++left;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next, --left) {
     Descriptor socket(
         ::socket(address->ai_family, address->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address->ai_protocol));
     if (!socket.valid()) {
       last = {ErrorCode::kIo, errno_text(), -1};
       continue;
     }
-    if (const Status connected = connect_one(socket, *address, deadline, cancelled); !connected) {
+    const Deadline share = left > 1 ? Deadline::after(deadline.remaining() / left) : deadline;
+    if (const Status connected = connect_one(socket, *address, share, cancelled); !connected) {
       last = connected.error();
       continue;
     }

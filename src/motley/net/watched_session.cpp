@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "motley/base/guard.h"
 #include "motley/base/os/signals.h"
@@ -385,9 +386,11 @@ void WatchedSession::receive_from(int rank) {
   if (peers_.silent_seconds(rank) > options_.silence_seconds) {
     return lose(rank, fmt::format("has been silent for more than {:.3g} s", options_.silence_seconds));
   }
-  const double patience = options_.progress_seconds > 0
-                              ? options_.progress_seconds
-                              : std::max(kProgressSeconds, kProgressSteps * peers_.step_seconds());
+  // Without a bound of the user's own, a rank that has not seen how long a step takes judges nobody.
+  const double step = peers_.step_seconds();
+  const double patience = options_.progress_seconds > 0 ? options_.progress_seconds
+                          : step > 0                    ? std::max(kProgressSeconds, kProgressSteps * step)
+                                                        : std::numeric_limits<double>::infinity();
   if (members_ && peers_.stuck_seconds(rank) > patience) {
     lose(rank, fmt::format("has computed for more than {:.3g} s without progress", patience));
   }

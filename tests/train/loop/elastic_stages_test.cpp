@@ -114,13 +114,15 @@ class StageSync final : public GradientSync {
 };
 
 std::atomic<int> steps_with_kept_gradients = 0;  // of a rank, that began with some
-std::atomic<bool> second_stage_keeps = true;     // else it computes all of its rows again, as one with BatchNorm does
+// Else it needs all rows in one go, as one with BatchNorm does, and nobody keeps any.
+std::atomic<bool> second_stage_keeps = true;
 
 class StageRunner final : public StepRunner {
  public:
   StageRunner(Hub& hub, int rank, const StageLayout& layout, BatchPlan& plan, StageSync& sync)
       : hub_(hub), rank_(rank), layout_(layout), plan_(plan), sync_(sync) {}
   Status run(const Step& step, Report& report) override {
+    EXPECT_TRUE(second_stage_keeps || layout_.plan().stages.size() == 1 || step.kept.empty());
     if (step.kept.empty() || step.kept[static_cast<std::size_t>(rank_)].empty()) {
       kept_ = {.step = step.number, .rows = {}, .samples = 0, .gradients = {}, .report = {}};
       sums_.assign(kLayers, 0);
@@ -143,7 +145,8 @@ class StageRunner final : public StepRunner {
     report.loss_count = report.metric_count = report.samples;
     return {};
   }
-  std::vector<data::Range> kept_rows(std::int64_t step) const override {
+  std::optional<std::vector<data::Range>> kept_rows(std::int64_t step) const override {
+    if (sync_.first() != 0 && !second_stage_keeps) return std::nullopt;
     return kept_.step == step ? kept_.rows : std::vector<data::Range>();
   }
   void take_over_from(const StageRunner& before) {
@@ -157,7 +160,7 @@ class StageRunner final : public StepRunner {
     for (int layer = sync_.first(); layer <= sync_.last(); ++layer) {
       for (const std::uint32_t sample : samples) sums_[layer] += layer_gradient(sample, layer);
     }
-    if (sync_.first() == 0 || second_stage_keeps) kept_.rows.push_back(positions);
+    kept_.rows.push_back(positions);
     kept_.report.samples_hash = hash_samples(kept_.report.samples_hash, samples);
   }
 

@@ -535,7 +535,7 @@ void Service::admit_replica(const Claim& claim, std::unique_ptr<Connection> conn
   const std::uint32_t core = claim.identity.purpose - kServerReplica;
   Job* job = find_job(claim.identity.tenant, claim.identity.job);
   const bool is_awaited = job != nullptr && job->claim.identity.session == claim.identity.session &&
-                          job->claim.identity.epoch == claim.identity.epoch && job->dense &&
+                          job->claim.identity.epoch == claim.identity.epoch && job->dense && !job->ranks.empty() &&
                           std::cmp_less(core, job->ranks.begin()->second.join->elastic.kept.count);
   if (!is_awaited) return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such replica", -1});
   const std::uint64_t task = next_job_++;

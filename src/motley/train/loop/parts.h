@@ -76,10 +76,11 @@ class StepRunner {
     Report report;                                  // loss, metric and hash of these rows
   };
   virtual Kept keep() { return {}; }
-  // Of this step, where it was broken off; the rest of it is run() with Step::kept, here or after go_on_from().
-  virtual std::vector<data::Range> kept_rows(std::int64_t step) const {
+  // Of this step, where it was broken off; the rest of it is run() with Step::kept, here or after go_on_from(). None:
+  // this rank's layers need all rows of a step in one go, so that no rank goes on with what it has.
+  virtual std::optional<std::vector<data::Range>> kept_rows(std::int64_t step) const {
     (void)step;
-    return {};
+    return std::vector<data::Range>();
   }
   // What another runner of the same layers has kept.
   virtual void go_on_from(Kept kept) { (void)kept; }

@@ -20,7 +20,8 @@
 // Where a plan gives each rank a stage, those who are there build their stages anew after b. (elastic_stages.h), which
 // gives newcomers their state, too. Of step S + 1 each keeps the gradients that it has, and tells the others of which
 // rows. What is left of the step is the rows whose gradient is lost with somebody, or was not there yet, in
-// any stage: they go through all stages once more, and count in those that lack them. Where nobody has some layers'
+// any stage: they go through all stages once more, and count in those that lack them. With BatchNorm, which needs all
+// rows of a micro-batch together, all begin the step anew. Where nobody has some layers'
 // state, all go back to the last checkpoint, and S is its step. Who has not got there when others have, has no state
 // any more.
 #include "motley/train/loop/regrouping.h"
@@ -240,13 +241,14 @@ Status Regrouping::build_stages() {
   return {};
 }
 
-// What all have of the step after the last one.
+// What all have of the step after the last one; nothing, where some cannot go on with what they have.
 Result<WindowParts> Regrouping::gather_kept() const {
-  const std::vector<data::Range> own = parts_.runner->kept_rows(progress_.step + 1);
-  const double count[] = {static_cast<double>(own.size())};
+  const auto kept_rows = parts_.runner->kept_rows(progress_.step + 1);
+  const std::vector<data::Range> own = kept_rows.value_or(std::vector<data::Range>());
+  const double count[] = {kept_rows ? static_cast<double>(own.size()) : -1};
   MOTLEY_ASSIGN(const std::vector<double> counts, context_.group.all_gather(count, context_.step_deadline()));
-  const auto most = static_cast<std::size_t>(std::ranges::max(counts));
-  if (most == 0) return WindowParts();
+  const auto most = static_cast<std::size_t>(std::max(0.0, std::ranges::max(counts)));
+  if (most == 0 || std::ranges::min(counts) < 0) return WindowParts();
   std::vector<double> bounds(2 * most);
   for (std::size_t i = 0; i < own.size(); ++i) {
     bounds[2 * i] = own[i].begin;

@@ -100,15 +100,14 @@ Pipeline::Hooks PipelineRunner::make_hooks(Work& work) {
     MOTLEY_TRY(parts_.network.measure(outputs, own, work.measured[rows.begin]));
     return loss.output_gradient;
   };
-  const bool keeps = parts_.sync.keeps_gradients() && parts_.tensors.table() == nullptr;
-  hooks.added = [&, keeps](data::Range rows, data::Range positions) {
+  hooks.added = [&](data::Range rows, data::Range positions) {
     const Report& measured = work.measured[rows.begin];
     add_measured(measured, work.report);
     if (layout_.is_first(parts_.context.rank)) {
       work.report.samples_hash =
           hash_samples(work.report.samples_hash, std::span(work.samples).subspan(rows.begin, rows.size()));
     }
-    if (!keeps) return;
+    if (!keeps()) return;
     kept_.rows.push_back(positions);
     kept_.report = work.report;
   };

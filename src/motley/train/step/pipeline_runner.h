@@ -27,13 +27,15 @@ class PipelineRunner final : public StepRunner {
   Status run(const Step& step, Report& report) override;
   std::uint64_t bytes_sent() const override { return pipeline_.bytes_sent(); }
   Kept keep() override;
-  std::vector<data::Range> kept_rows(std::int64_t step) const override {
+  std::optional<std::vector<data::Range>> kept_rows(std::int64_t step) const override {
+    if (!keeps()) return std::nullopt;
     return kept_.step == step ? kept_.rows : std::vector<data::Range>();
   }
   void go_on_from(Kept kept) override { kept_ = std::move(kept); }
 
  private:
   struct Work;
+  bool keeps() const { return parts_.sync.keeps_gradients() && parts_.tensors.table() == nullptr; }
   void begin(Work& work);
   Status read(Work& work);
   Pipeline::Hooks make_hooks(Work& work);
