@@ -46,7 +46,8 @@ def weight_gradients(model: Model, loader: DataLoader | None = None, *, samples:
         The same model.
 
     Raises:
-        ValueError: a model that is not data-parallel, that has a hook already or was given before, and unknown arguments.
+        ValueError: a model that is not data-parallel, that has a hook already or was given before, or whose gradients are averaged
+            over other ranks than the loader's; and unknown arguments.
     """
     if by not in ("samples", "loss"):
         raise ValueError(f"by is {by!r}; 'samples' or 'loss' is accepted")
