@@ -325,7 +325,8 @@ def _list_meshes(modules: list[torch.nn.Module]) -> list[tuple[int, int]]:
     for module in modules:
         state: Any = module._get_fsdp_state()  # type: ignore[operator]
         groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]  # PyTorch 2.13; before it
-        meshes += [(group.mesh_info.shard_mesh_size, getattr(group.mesh_info, "replicate_mesh_size", 1)) for group in groups if group]
+        infos = [group.mesh_info for group in groups if group]
+        meshes += [(getattr(info, "shard_mesh_size", 1), getattr(info, "replicate_mesh_size", 1)) for info in infos]
     return meshes
 
 
