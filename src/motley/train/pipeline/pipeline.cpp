@@ -247,20 +247,33 @@ Status Pipeline::train(std::uint64_t number, data::Range window, const StageLayo
   const std::int64_t warm_up =
       planning::count_warm_up(layout_.plan().schedule, static_cast<std::size_t>(layout_.find_stage(rank_)),
                               static_cast<std::size_t>(layout_.stages()), count);
-  for (std::int64_t position = 0; position < 2 * count; ++position) {
+  Status done;
+  for (std::int64_t position = 0; done && position < 2 * count; ++position) {
     const planning::Task task = planning::task_at(position, warm_up, count);
-    MOTLEY_TRY(task.forward ? forward(step, task.micro_batch, Kind::kForward) : backward(step, task.micro_batch));
+    done = task.forward ? forward(step, task.micro_batch, Kind::kForward) : backward(step, task.micro_batch);
   }
-  return finish_sends(step);
+  return end(step, std::move(done));
 }
 
 Status Pipeline::evaluate(std::uint64_t number, data::Range window, const torch::Tensor& inputs,
                           const Deadline& deadline, const Hooks& hooks) {
   Step step = begin(number, window, {}, inputs, deadline, hooks);
-  for (std::int64_t i = 0; i < static_cast<std::int64_t>(step.micro_batches.size()); ++i) {
-    MOTLEY_TRY(forward(step, i, Kind::kEvaluate));
+  Status done;
+  for (std::int64_t i = 0; done && i < static_cast<std::int64_t>(step.micro_batches.size()); ++i) {
+    done = forward(step, i, Kind::kEvaluate);
   }
-  return finish_sends(step);
+  return end(step, std::move(done));
+}
+
+// Where the step has failed for a reason of this rank's own, neighbours still send what it expected.
+Status Pipeline::end(Step& step, Status done) {
+  if (done) done = finish_sends(step);
+  if (!done) {
+    for (auto* expected : {&step.activations, &step.gradients}) {
+      for (auto& [micro_batch, incoming] : *expected) unclaimed_.push_back(std::move(incoming));
+    }
+  }
+  return done;
 }
 
 }  // namespace motley::train

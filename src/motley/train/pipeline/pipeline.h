@@ -97,6 +97,7 @@ class Pipeline {
   Result<torch::Tensor> take(Step& step, std::int64_t micro_batch, Kind kind);
   Status send(Step& step, std::int64_t micro_batch, const torch::Tensor& values, Kind kind);
   Status finish_sends(Step& step);
+  Status end(Step& step, Status done);
 
   net::Session& session_;
   const StageLayout& layout_;
@@ -105,6 +106,7 @@ class Pipeline {
   const int rank_;
   const std::vector<std::int64_t> input_shape_;
   const std::vector<std::int64_t> output_shape_;
+  std::vector<Incoming> unclaimed_;  // memory of a step that has failed, into which rows may still come
   std::unique_ptr<collective::StageChannels> stage_channels_;
   double waited_ = 0;
 };
