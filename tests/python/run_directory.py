@@ -110,8 +110,9 @@ class RunDirectory(unittest.TestCase):
     def test_emulated_speeds_are_said(self):
         script = self.folder / "train.py"
         script.write_text(SCRIPT)
-        subprocess.run([sys.executable, "-m", "motley", "launch", "--emulated-speeds", "1,0.5", script, self.folder / "run", "6", "0"],
-                       capture_output=True, timeout=300, check=False)
+        words = [sys.executable, "-m", "motley", "launch", "--emulated-speeds", "1,0.5", script, self.folder / "run", "6", "0"]
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
+        self.assertTrue((self.folder / "run/run.json").exists(), done.stdout)
         told = [worker["emulated"].split("; in ")[0] for worker in self.run_file()["workers"]]  # without that this machine was busy
         self.assertEqual(told, ["relative speed 1", "relative speed 0.5"])
 
