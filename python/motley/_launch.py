@@ -16,6 +16,7 @@ import logging
 import numbers
 import os
 import pickle
+import random
 import re
 import shlex
 import signal
@@ -299,9 +300,12 @@ def _rates(workers: int, speeds: Sequence[float]) -> list[float]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """For the ranks' store, which listens there once they have begun: below the ports that the system hands out by itself, so that nobody
+    has it by then."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port := random.SystemRandom().randrange(15000, 30000)))
+            return port
 
 
 def _wait_until_ready(ready: int, ranks: list[Process]) -> None:
