@@ -258,6 +258,16 @@ TEST(Drf, GivesEverybodyTheSame) {
 
 // With three jobs of 10 and one of 100 device-seconds, a new job's index is 3 / (3 * 10 + 10), and one's that has had
 // 10 is 1 / 90: it makes way for a new one, which does not make way for another.
+// The second job could be done in time only if the first one were late.
+TEST(ElasticFlow, AdmitsNobodyForWhomAnotherWouldBeLate) {
+  std::vector<Job> jobs = {{"first", 0, 400, 4}, {"second", 100, 100, 4}};
+  jobs[0].deadline = 400;
+  jobs[1].deadline = 200;
+  const auto policy = make_policy("elasticflow", {.slot_seconds = 100});
+  ASSERT_TRUE(policy) << policy.error().message;
+  EXPECT_DOUBLE_EQ(replay(jobs, pool(4), **policy).jobs[0].finished, 400);
+}
+
 TEST(Gittins, AJobThatHasHadMuchMakesWay) {
   const auto policy = make_policy("gittins");
   ASSERT_TRUE(policy);

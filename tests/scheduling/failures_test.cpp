@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
+#include <span>
 
 #include "motley/base/random.h"
 #include "motley/scheduling/policies/policies.h"
@@ -121,6 +123,75 @@ TEST(Failures, ThatNoJobCanBearAreSaidSo) {
   EXPECT_THAT(outcome.error().message, HasSubstr("job 'a' has failed 10000 times; accepted: nodes that fail less"));
 }
 
+// What a policy decides, slot after slot, while a node is away and no job ends.
+class AwayTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  AwayTest() {
+    topology_.nodes = {{.name = "v", .devices = 4}, {.name = "k", .devices = 0, .type = 1}};
+    topology_.types = {"v100", "k80"};
+  }
+  void add(std::vector<double> speeds, int workers, double duration) {
+    Job job{fmt::format("job{}", jobs_.size()), 0, duration, workers};
+    job.type_speeds = std::move(speeds);
+    jobs_.push_back(std::move(job));
+  }
+  // How many slots each job has had workers.
+  std::vector<int> decide(Policy& policy, int slots) {
+    std::vector<Progress> progress(jobs_.size());
+    std::vector<int> active(jobs_.size()), had(jobs_.size());
+    std::iota(active.begin(), active.end(), 0);
+    for (int slot = 0; slot < slots; ++slot) {
+      Capacity capacity(topology_);
+      std::vector<int> running;
+      for (const int job : active) {
+        progress[index(job)].settle(slot * kSlotSeconds);
+        if (!progress[index(job)].runs()) continue;
+        capacity.take(progress[index(job)].placement, jobs_[index(job)].demand());
+        running.push_back(job);
+      }
+      const auto decision = policy.decide({slot * kSlotSeconds,
+                                           jobs_,
+                                           progress,
+                                           &topology_,
+                                           &capacity,
+                                           slot == 0 ? std::span<const int>(active) : std::span<const int>(),
+                                           {},
+                                           running,
+                                           active});
+      EXPECT_TRUE(decision) << decision.error().message;
+      for (const Change& change : decision->changes) progress[index(change.job)].placement = change.placement;
+      for (const int job : active) had[index(job)] += progress[index(job)].runs() ? 1 : 0;
+    }
+    return had;
+  }
+
+  static constexpr double kSlotSeconds = 100;
+  ClusterTopology topology_;
+  std::vector<Job> jobs_;
+};
+
+TEST_P(AwayTest, AJobThatCannotRunKeepsNoOtherFromRunning) {
+  add({0, 1}, 4, 10);  // the first in any order, and only where nobody is
+  add({1, 1}, 4, 1000);
+  const auto policy = make_policy(GetParam(), {.slot_seconds = kSlotSeconds});
+  ASSERT_TRUE(policy) << policy.error().message;
+  EXPECT_EQ(decide(**policy, 3), (std::vector<int>{0, 3}));
+}
+INSTANTIATE_TEST_SUITE_P(Policies, AwayTest,
+                         ::testing::Values("elastic-srsf", "afs", "elasticflow", "drf", "optimus", "gavel", "sia",
+                                           "las", "gadget-exact"));
+
+// Its share is nothing, which is no reason for others to have less than their equal parts.
+TEST_F(AwayTest, GavelIsFairToTheOthers) {
+  add({0, 1}, 1, 1e6);
+  for (int i = 0; i < 8; ++i) add({1, 1}, 1, 1e6);
+  const auto policy = make_policy("gavel", {.slot_seconds = kSlotSeconds, .objective = Objective::kFairness});
+  const std::vector<int> had = decide(**policy, 40);
+  EXPECT_EQ(had.front(), 0);
+  EXPECT_THAT(std::vector<int>(had.begin() + 1, had.end()),
+              ::testing::Each(::testing::AllOf(::testing::Ge(15), ::testing::Le(25))));
+}
+
 TEST(Failures, ArePoliciesOwnToRefuse) {
   const auto policy = make_policy("sjf-bco");
   ASSERT_TRUE(policy);
@@ -140,6 +211,19 @@ TEST(Cost, AJobTrainsForAsLongAsItsUtilityPaysForItsDevices) {
   EXPECT_NEAR(outcome.utility, std::sqrt(2500) - 36 * 2500 / 3600.0, 0.1);
   job.device_hour_cost = 0;
   EXPECT_DOUBLE_EQ(replay("gadget-exact", {job}, pool(1), {}, {.slot_seconds = 100}).jobs[0].finished, 10000);
+}
+
+// A ring over two nodes would gain less than its devices cost, one within a node more; there are no such nodes.
+TEST(Cost, GadgetGivesNothingToAJobThatOnlyLoses) {
+  Job job{"a", 0, 1000, 2};
+  job.elastic.emplace();
+  job.elastic->min_workers = job.elastic->max_workers = 2;
+  job.elastic->gradient_bytes = 1e8;
+  job.device_hour_cost = 100;
+  ClusterTopology topology = uniform(4, 1);
+  topology.network.inter_node_bandwidth = 1e6;
+  const Outcome outcome = replay("gadget", {job}, topology, {.horizon = 300}, {.slot_seconds = 60});
+  EXPECT_EQ(outcome.device_seconds, 0);
 }
 
 // Twice the workers do not do twice the work here: a price on devices makes the job take fewer.

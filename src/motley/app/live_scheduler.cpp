@@ -218,13 +218,14 @@ std::string make_submission() {
 Result<Json> parse_node(const std::string& text) {
   const std::size_t colon = text.find(':');
   const std::size_t second = colon == std::string::npos ? colon : text.find(':', colon + 1);
-  const int devices = colon == std::string::npos ? 0 : std::atoi(text.c_str() + colon + 1);
-  if (devices < 1) {
+  const auto devices =
+      colon == std::string::npos ? std::nullopt : parse_number<int>(text.substr(colon + 1, second - colon - 1));
+  if (colon == 0 || !devices || *devices < 1) {
     return fail(ErrorCode::kInvalidInput,
                 "--add-node: '{}'; accepted: NAME:DEVICES or NAME:DEVICES:TYPE, such as new:8 or new:8:v100", text);
   }
   const std::string type = second == std::string::npos ? "" : text.substr(second + 1);
-  return Json{{"name", text.substr(0, colon)}, {"devices", devices}, {"type", type}};
+  return Json{{"name", text.substr(0, colon)}, {"devices", *devices}, {"type", type}};
 }
 
 }  // namespace

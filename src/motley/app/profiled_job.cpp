@@ -27,6 +27,11 @@ scheduling::ProfiledJob profiled_job(const model::Profile& profile) {
 
 Result<scheduling::ProfiledJob> read_profiled_job(const std::filesystem::path& file) {
   MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(file));
+  for (const model::DeviceProfile& device : profile.devices) {
+    if (predict_seconds(device, profile.batch) > 0) continue;
+    return fail(ErrorCode::kInvalidInput, "{}: all times of device '{}' are 0; accepted: a profile that took some",
+                file.string(), device.type);
+  }
   return profiled_job(profile);
 }
 

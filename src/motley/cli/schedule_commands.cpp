@@ -321,7 +321,7 @@ void add_clients(CLI::App& schedule, CommandLine& line) {
       ->type_name(OptionText{}.type_name());
   const auto [list, listed] = add_command<AskArguments>(schedule, line, "list", "List jobs and nodes", "", run_list);
   add_option(list,
-             choice("states", "only jobs in this state (may be given more than once); default: all",
+             choice("states", "only jobs in this state; default: all",
                     {"pending", "running", "stopping", "completed", "failed", "cancelled"},
                     {{"waiting", "pending"}, {"done", "completed"}}),
              "", [&state = listed.state](const OptionValue& value) { state = std::get<std::string>(value); });

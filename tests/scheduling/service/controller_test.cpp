@@ -41,6 +41,7 @@ struct World {
   std::function<std::string()> refuses = [] { return ""; };
   std::function<bool()> is_killed = [] { return false; };
   std::function<bool()> fails = [] { return false; };  // this call
+  bool is_deaf = false;                                // nobody can be asked to end
   std::map<int, JobRecord> saved;                      // in a store in memory
 
   bool runs_now(const Run& run) const { return !run.is_lost && now < run.ends && (run.stops < 0 || now < run.stops); }
@@ -85,6 +86,7 @@ class FakeExecutor final : public Executor {
     return maybe_fail();
   }
   Status ask_to_end(const Attempt& attempt) override {
+    if (world_.is_deaf) return fail(ErrorCode::kUnavailable, "does not answer");
     MOTLEY_TRY(maybe_fail());
     const auto [found, has_not_begun] = world_.runs.emplace(std::pair(attempt.job, attempt.number), World::Run());
     World::Run& run = found->second;
@@ -499,6 +501,59 @@ TEST_F(ControllerTest, CancelledJobsEnd) {
   EXPECT_FALSE(controller_->cancel("nobody", world_.now));
 }
 
+// Its grace period is for saving its work, and begins once it knows.
+TEST_F(ControllerTest, AJobThatCouldNotBeAskedToEndIsAskedAgainBeforeItIsKilled) {
+  make(1, 2);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  submit("a", 2);
+  step();
+  world_.is_deaf = true;
+  ASSERT_TRUE(controller_->cancel("a", world_.now));
+  for (int i = 0; i < 10; ++i) step(25);
+  EXPECT_EQ(state("a"), JobState::kStopping);
+  EXPECT_FALSE(controller().find("a")->is_killed);
+  world_.is_deaf = false;
+  step(1.5);
+  step(1.5);
+  EXPECT_EQ(state("a"), JobState::kCancelled);
+  EXPECT_FALSE(world_.runs.at({1, 1}).is_lost);
+  EXPECT_EQ(controller().find("a")->exit_code, 130);
+}
+
+// The clock may be set back while an attempt ends.
+TEST_F(ControllerTest, ARecordIsReadAgainAfterTheClockWasSetBack) {
+  make(1, 2);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  submit("a", 2);
+  step();
+  ASSERT_TRUE(controller_->cancel("a", world_.now));
+  step();
+  world_.runs.at({1, 1}).stops = 0;
+  step(-50);
+  EXPECT_EQ(state("a"), JobState::kCancelled);
+  EXPECT_TRUE(parse_json<JobRecord>(write_json(world_.saved.at(1)), "record"));
+}
+
+// Another ends first, which takes a second and a half.
+TEST_F(ControllerTest, WhatAJobWaitsForItsDevicesIsNotTimeThatItRan) {
+  ControllerOptions options;
+  options.policy = "drf";
+  options.policy_options.slot_seconds = 1;
+  make(1, 4, options);
+  world_.begin = [](const Attempt& attempt) { return World::Run{.ends = attempt.name == "b" ? 5.0 : 1000.0}; };
+  submit("a", 1, 1, 4);
+  step();
+  submit("b", 1, 1, 4);
+  step(2);
+  ASSERT_EQ(state("b"), JobState::kPending);
+  step(1.5);
+  ASSERT_EQ(state("b"), JobState::kRunning);
+  step(5.5);
+  EXPECT_EQ(state("b"), JobState::kCompleted);
+  EXPECT_DOUBLE_EQ(controller().find("b")->run_seconds, 5.5);
+  EXPECT_DOUBLE_EQ(controller().find("b")->device_seconds, 11);
+}
+
 TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {
   make(2, 4);
   const auto refused = [&](const SubmittedJob& job) {
@@ -856,6 +911,38 @@ TEST_F(ControllerTest, WhatIfChangesNothingAndForetells) {
   EXPECT_GT(rows->at(2).finishes_then, 0);
   EXPECT_EQ(controller().records().size(), 2u);
   EXPECT_FALSE(what_if(controller().present(world_.now), {.cancel = {"nobody"}}));
+}
+
+// It has stated that it is 4 times as fast with 8 workers, and 3.2 times with 4.
+TEST_F(ControllerTest, OnFewerDevicesAJobIsAsFastAsItSays) {
+  ControllerOptions options;
+  options.policy = "fifo";
+  make(2, 4, options);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1e6}; };
+  submit("before", 8);
+  SubmittedJob wide = job("wide", 8, 2, 8);
+  wide.estimated_seconds = 3200;
+  wide.speedup = {{4, 3.2}, {8, 4}};
+  ASSERT_TRUE(controller_->submit({wide}, world_.now));
+  step();
+  const auto rows = what_if(controller().present(world_.now), {.cancel = {"before"}, .drain = {"n1"}});
+  ASSERT_TRUE(rows) << rows.error().message;
+  EXPECT_NEAR(rows->at(1).finishes_then, 3200 * 4 / 3.2, 1);
+}
+
+// A policy that decides only when a job comes or ends is not asked because one is cancelled: that ends later.
+TEST_F(ControllerTest, ForecastsWhileACancelledJobEnds) {
+  ControllerOptions options;
+  options.policy = "fifo";
+  make(1, 4, options);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1e6}; };
+  submit("first", 4);
+  submit("second", 4);
+  step();
+  ASSERT_TRUE(controller_->cancel("first", world_.now));
+  const auto rows = what_if(controller().present(world_.now), {.add_nodes = {{"new", 4}}});
+  ASSERT_TRUE(rows) << rows.error().message;
+  EXPECT_NEAR(rows->back().finishes_then, 100, 1);
 }
 
 TEST_F(ControllerTest, AnExecutorThatFailsIsAskedAgain) {

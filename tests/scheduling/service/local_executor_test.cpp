@@ -44,6 +44,16 @@ class LocalExecutorTest : public ::testing::Test {
     ADD_FAILURE() << name << " does not come to have '" << part << "': " << text(name);
     return {};
   }
+  // Whether a blocked signal has come to a process that has not taken it yet.
+  static bool is_pending(int process, int signal) {
+    std::ifstream status(fmt::format("/proc/{}/status", process));
+    for (std::string word; status >> word;) {
+      if (word != "ShdPnd:") continue;
+      status >> word;
+      return (std::stoull(word, nullptr, 16) >> (signal - 1) & 1) != 0;
+    }
+    return false;
+  }
   // Of processes whose numbers are lines of the file.
   std::vector<int> alive(const std::string& name) {
     std::vector<int> alive;
@@ -96,6 +106,32 @@ TEST_F(LocalExecutorTest, AnotherExecutorAsksItToEnd) {
   ASSERT_TRUE(second->ask_to_end(one));
   EXPECT_EQ(wait_for(*second, one, State::kEnded).exit_code, 3);
   EXPECT_THAT(text("attempt/output"), ::testing::HasSubstr("saved"));
+}
+
+// As a service that was killed asks again. It has come, and so would have a second one, once the loop has gone on.
+TEST_F(LocalExecutorTest, IsAskedToEndOnceHoweverOftenItIsAsked) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  const Attempt one =
+      attempt("trap 'echo saved' TERM; trap 'exit 3' INT; while true; do echo >> rounds; sleep 0.01; done");
+  ASSERT_TRUE(executor->start(one));
+  wait_for_text("rounds", "\n\n");
+  const int wrapper = std::stoi(text("attempt/begun"));
+  const auto wait_for_rounds = [&] {
+    const std::size_t rounds = text("rounds").size();
+    wait_for_text("rounds", std::string(rounds + 3, '\n'));
+  };
+  for (int times = 0; times < 3; ++times) {
+    ASSERT_TRUE(executor->ask_to_end(one));
+    for (const Deadline deadline = Deadline::after(20); is_pending(wrapper, SIGTERM) && !deadline.passed();) {
+      SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
+    }
+    wait_for_text("attempt/output", "saved");
+    wait_for_rounds();
+  }
+  const std::string output = text("attempt/output");
+  EXPECT_EQ(output.find("saved"), output.rfind("saved")) << output;
+  ASSERT_EQ(::kill(wrapper, SIGINT), 0);
+  EXPECT_EQ(wait_for(*executor, one, State::kEnded).exit_code, 3);
 }
 
 TEST_F(LocalExecutorTest, PassesOnHowManyWorkersThereAreAndAreToBe) {

@@ -1,8 +1,9 @@
 // motley-run-attempt [--batch-job] FOLDER DIRECTORY -- COMMAND...: runs an attempt's command in DIRECTORY unless it has
 // begun already, and notes in the attempt's FOLDER, which is there, how it ended (attempt_folder.h): as in a shell with
 // 127 where there is no such program and 126 where it cannot be started. SIGTERM, SIGINT and SIGHUP go on to the
-// command and its group. A program of its own, because one that loads libtorch takes longer to start than many a job to
-// run.
+// command and its group, SIGTERM once only: a service that was killed asks again what it is not sure of, and many a
+// command takes a second SIGTERM as the order to end at once. A program of its own, because one that loads libtorch
+// takes longer to start than many a job to run.
 //
 // In a batch job of Slurm srun would end its tasks at once if it got SIGTERM itself. So the command is left alone where
 // it has srun run something, and Slurm brings the signal to the tasks, as soon as there are any. Where the command has
@@ -18,6 +19,7 @@
 #include <cstdlib>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "motley/base/clock.h"
 #include "motley/base/os/descriptor.h"
@@ -125,7 +127,7 @@ struct Ending {
 // `taken` are the signals that wake this up; all are blocked.
 Ending wait_for(pid_t command, const sigset_t& taken, bool is_batch_job) {
   Ending ending;
-  bool has_notice_for_tasks = false;
+  bool was_terminated = false, has_notice_for_tasks = false;
   for (;;) {
     siginfo_t info{};
     const timespec a_while{0, kLookNanoseconds};
@@ -136,7 +138,8 @@ Ending wait_for(pid_t command, const sigset_t& taken, bool is_batch_job) {
       return ending;
     }
     // What goes to the group comes back here.
-    if (signal > 0 && signal != SIGCHLD && info.si_pid != ::getpid()) {
+    const bool is_from_outside = signal > 0 && signal != SIGCHLD && info.si_pid != ::getpid();
+    if (is_from_outside && !(signal == SIGTERM && std::exchange(was_terminated, true))) {
       ending.was_asked = true;
       if (is_batch_job && command_has_srun()) {
         has_notice_for_tasks = true;

@@ -186,12 +186,8 @@ class SlurmExecutor final : public Executor {
   }
 
   Status ask_to_end(const Attempt& attempt) override {
-    if (forbid(attempt)) {
-      cancel(attempt, {});
-    } else {
-      cancel(attempt, {"--batch", "--signal=TERM"});
-    }
-    return {};
+    if (forbid(attempt)) return cancel(attempt, {});
+    return cancel(attempt, {"--batch", "--signal=TERM"});
   }
 
   Status kill(const Attempt& attempt) override {
@@ -199,8 +195,7 @@ class SlurmExecutor final : public Executor {
     if (monotonic_seconds() < killed + kAskSeconds) return {};
     killed = monotonic_seconds();
     forbid(attempt);
-    cancel(attempt, {"--full", "--signal=KILL"});
-    return {};
+    return cancel(attempt, {"--full", "--signal=KILL"});
   }
 
   Result<std::vector<std::string>> down_nodes() override {
@@ -280,18 +275,22 @@ class SlurmExecutor final : public Executor {
     return true;
   }
 
-  void cancel(const Attempt& attempt, const std::vector<std::string>& how) {
+  Status cancel(const Attempt& attempt, const std::vector<std::string>& how) {
     const auto found = jobs_.find(attempt.folder.string());
-    if (found == jobs_.end()) return;
+    if (found == jobs_.end()) {
+      if (answers_) return {};
+      return fail(ErrorCode::kUnavailable, "Slurm does not answer, and what it runs of it is not known");
+    }
     std::set<std::string> ids;
     for (const SlurmJob& job : found->second) {
       if (!job.is_over()) ids.insert(job.id);
     }
-    if (ids.empty()) return;
+    if (ids.empty()) return {};
     std::vector<std::string> words = {"scancel"};
     words.insert(words.end(), how.begin(), how.end());
     words.insert(words.end(), ids.begin(), ids.end());
-    if (!ask(words).is_good()) spdlog::warn("job '{}': scancel failed for {}", attempt.name, fmt::join(ids, ", "));
+    if (ask(words).is_good()) return {};
+    return fail(ErrorCode::kUnavailable, "scancel failed for Slurm's job {}", fmt::join(ids, ", "));
   }
 
   bool note_suspects(const Attempt& attempt) {
@@ -345,6 +344,7 @@ Result<std::vector<SlurmNode>> nodes_now(const SlurmOptions& options) {
 Result<ClusterTopology> slurm_topology(const SlurmOptions& options) {
   MOTLEY_ASSIGN(const std::vector<SlurmNode> nodes, nodes_now(options));
   ClusterTopology topology;
+  topology.gives_whole_cpus = true;
   for (const SlurmNode& node : nodes) {
     const bool has_gpus = node.gpus.count > 0;
     topology.nodes.push_back({.name = node.name,

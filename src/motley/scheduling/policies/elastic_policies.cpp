@@ -1,7 +1,6 @@
 // Elastic policies that decide, in every slot or at every event, how many workers each job has, and then where.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <queue>
 #include <tuple>
 #include <unordered_set>
@@ -132,7 +131,7 @@ std::vector<int> shortest_service_shares(const State& state, std::span<const int
   const int largest = state.topology->largest_node();
   std::vector<std::pair<double, std::size_t>> order;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    order.emplace_back(state.left_seconds(jobs[i]) * state.job(jobs[i]).workers, i);
+    if (can_run(state, jobs[i])) order.emplace_back(state.left_seconds(jobs[i]) * state.job(jobs[i]).workers, i);
   }
   std::ranges::sort(order);
   std::vector<int> workers(jobs.size());
@@ -166,8 +165,10 @@ class Afs {
 
   std::vector<int> deal() {
     int left = state_.topology->devices();
-    std::vector<std::size_t> takers(claims_.size());
-    std::iota(takers.begin(), takers.end(), 0);
+    std::vector<std::size_t> takers;
+    for (std::size_t i = 0; i < claims_.size(); ++i) {
+      if (can_run(state_, claims_[i].job)) takers.push_back(i);
+    }
     while (left > 0) {
       std::erase_if(takers,
                     [&](std::size_t i) { return claims_[i].step > left || claims_[i].faster <= claims_[i].speed; });
@@ -241,51 +242,53 @@ class ElasticFlow final : public SlotPolicy {
   // The devices that each slot from now on has left.
   using FreeDevices = std::vector<int>;
 
+  struct Plan {
+    FreeDevices free;
+    std::vector<int> workers = {};  // of active jobs, in the coming slot
+    std::vector<int> late = {};     // jobs that cannot be done in time, and have none
+  };
+
   std::vector<int> workers_for(const State& state) {
-    std::vector<int> workers(state.active.size());
-    FreeDevices free = plan(state, admitted_, workers);
+    Plan best = plan(state, admitted_);
+    // They were admitted and have fallen behind since, as others slow them down.
+    for (const int number : best.late) admitted_.erase(number);
     for (const int number : arrived_) {
-      if (std::isinf(state.job(number).deadline)) continue;
+      if (std::isinf(state.job(number).deadline) || !can_run(state, number)) continue;
       std::unordered_set<int> with = admitted_;
       with.insert(number);
-      std::vector<int> planned(workers.size());
-      FreeDevices left = plan(state, with, planned);
-      if (left.empty()) continue;
+      Plan planned = plan(state, with);
+      if (!planned.late.empty()) continue;
       admitted_ = std::move(with);
-      workers = std::move(planned);
-      free = std::move(left);
+      best = std::move(planned);
     }
     arrived_.clear();
-    give_rest(state, free.empty() ? state.topology->devices() : free.front(), workers);
-    return workers;
+    give_rest(state, best.free.front(), best.workers);
+    return std::move(best.workers);
   }
 
-  // Sets what each of these has in the coming slot; returns what is left, nothing where not all can be done in time.
-  // Those that were admitted and have fallen behind since (others slow them down) do not count any more.
-  FreeDevices plan(const State& state, const std::unordered_set<int>& jobs, std::vector<int>& workers) {
+  // For these jobs, but those that cannot run at present, as nodes are away: they may still be in time.
+  Plan plan(const State& state, const std::unordered_set<int>& jobs) const {
     std::vector<std::pair<double, std::size_t>> order;  // deadline, place among active jobs
     double last = state.now + options_.slot_seconds;
     for (std::size_t i = 0; i < state.active.size(); ++i) {
       const int number = state.active[i];
-      if (!jobs.contains(number)) continue;
+      if (!jobs.contains(number) || !can_run(state, number)) continue;
       order.emplace_back(state.job(number).arrival + state.job(number).deadline, i);
       last = std::max(last, order.back().first);
     }
     std::ranges::sort(order);
     const double count = std::clamp(std::ceil((last - state.now) / options_.slot_seconds), 1.0, kMaxSlots);
-    FreeDevices free(static_cast<std::size_t>(count), state.topology->devices());
+    Plan planned{FreeDevices(static_cast<std::size_t>(count), state.topology->devices())};
+    planned.workers.resize(state.active.size());
     for (const auto& [deadline, i] : order) {
       const int number = state.active[i];
-      if (!fill(state, number, deadline, free, workers[i])) {
-        if (!admitted_.contains(number)) return {};
-        admitted_.erase(number);
-      }
+      if (!fill(state, number, deadline, planned.free, planned.workers[i])) planned.late.push_back(number);
     }
-    return free;
+    return planned;
   }
 
-  // Takes the minimum satisfactory share of a job out of the module.
-  bool fill(const State& state, int number, double deadline, FreeDevices& free, int& now) {
+  // Takes the minimum satisfactory share of a job out of what is free.
+  bool fill(const State& state, int number, double deadline, FreeDevices& free, int& now) const {
     const auto slots = static_cast<std::size_t>(
         std::clamp(std::floor((deadline - state.now) / options_.slot_seconds), 0.0, static_cast<double>(free.size())));
     const std::vector<int> all = levels(state, number);
@@ -320,7 +323,9 @@ class ElasticFlow final : public SlotPolicy {
           state.job(number).workers * (speed_with(state, number, *next) - before) / (*next - workers[i]);
       if (rate > 0) gains.emplace(rate, -static_cast<std::ptrdiff_t>(i), *next);
     };
-    for (std::size_t i = 0; i < workers.size(); ++i) offer(i);
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      if (can_run(state, state.active[i])) offer(i);
+    }
     while (left > 0 && !gains.empty()) {
       const auto [rate, minus_place, to] = gains.top();
       gains.pop();

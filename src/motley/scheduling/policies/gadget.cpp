@@ -135,7 +135,9 @@ class Gadget final : public SlotPolicy {
       std::vector<Placement> placements = round_what_fits(problem, relaxed, random);
       double utility = 0;
       for (std::size_t i = 0; i < jobs.size(); ++i) {
-        utility += compute_value(problem.topology, problem.jobs[i], placements[i]);
+        const double value = compute_value(problem.topology, problem.jobs[i], placements[i]);
+        if (value < 0) placements[i].clear();  // its devices cost more there than it gains
+        utility += std::max(0.0, value);
       }
       if (utility <= most) continue;
       most = utility;

@@ -103,6 +103,7 @@ class Gavel final : public SlotPolicy {
     DeviceLimits devices(topology);
     for (const int number : state.active) {
       const Job& job = state.job(number);
+      if (max_devices(topology, job) == 0) continue;  // until its nodes are back; else the least share would be 0
       Program::Terms parts, throughput;
       const double usual = usual_speed(job, topology);
       for (const int type : list_types(job)) {

@@ -106,7 +106,8 @@ std::vector<Controller::NodeResource> Controller::resources(std::size_t node) co
     for (const Live& live : live_) {
       const JobRecord& one = record(live.id);
       for (const NodeAllocation& allocation : one.nodes) {
-        if (allocation.node == topology_.nodes[node].name) used += allocation.workers * requested(one.job, name);
+        if (allocation.node == topology_.nodes[node].name)
+          used += allocation.workers * requested(one.job, name, topology_);
       }
     }
     resources.push_back({name, total, used});
@@ -266,8 +267,13 @@ void Controller::add_live(int id, Capacity* free) {
   has_changed_ = true;
 }
 
-// Counts what a job has had and done until now, as far as its attempt runs.
+// Counts what a job has had and done until now, as far as its attempt runs: not while it waits for its target's
+// devices.
 void Controller::settle(std::size_t place, double now) {
+  if (record(live_[place].id).state == JobState::kPending) {
+    progress_[place].since = now;
+    return;
+  }
   progress_[place].settle(now);
   while (progress_[place].done_seconds > kAlmostDone * jobs_[place].duration) jobs_[place].duration *= kLonger;
 }
@@ -327,6 +333,7 @@ std::vector<Attempt> Controller::watched() const {
 Controller::Step Controller::step(double now, const Observation& seen) {
   commands_.clear();
   take_in_nodes(seen, now);
+  for (const Problem& one : seen.problems) put_off_kill(one, now);
   for (const AttemptSeen& one : seen.attempts) take_in(one, now);
   for (const Problem& one : seen.problems) take_in(one);
   if (has_changed_ || now >= wake_) decide(now);
@@ -345,6 +352,22 @@ void Controller::take_in(const Problem& problem) {
   }
 }
 
+// The grace period of an attempt that could not be asked to end begins once it has been.
+void Controller::put_off_kill(const Problem& problem, double now) {
+  const auto known = places_.find(problem.job);
+  if (!problem.was_asked_to_end || known == places_.end()) return;
+  JobRecord& one = record(problem.job);
+  if (one.attempt != problem.attempt || one.state != JobState::kStopping || one.is_killed) return;
+  live_[known->second].is_unasked = true;
+  one.stop_by = now + one.job.grace_seconds;
+  touch(one.id);
+}
+
+// Whether a stopping attempt has not been asked to end by this controller, or could not be.
+bool Controller::is_to_be_asked(const Live& live, double now) const {
+  return live.tried < 0 || (live.is_unasked && now >= live.tried + kAskAgainSeconds);
+}
+
 void Controller::take_in(const AttemptSeen& seen, double now) {
   JobRecord& one = record(seen.job);
   const auto known = places_.find(seen.job);
@@ -355,8 +378,9 @@ void Controller::take_in(const AttemptSeen& seen, double now) {
       live_[place].problem.clear();
       live_[place].count = seen.status.count;
       if (one.state == JobState::kRunning) follow_count(place, now);
-      if (one.state == JobState::kStopping && live_[place].tried < 0) {
+      if (one.state == JobState::kStopping && is_to_be_asked(live_[place], now)) {
         live_[place].tried = now;  // a service that was killed may not have come to it
+        live_[place].is_unasked = false;
         command(Command::Kind::kAskToEnd, one);
       }
       if (one.state == JobState::kStopping && now >= one.stop_by) {
@@ -435,7 +459,7 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   one.device_seconds = progress.device_seconds;
   one.done_seconds = progress.done_seconds;
   const Placement was_on = to_placement(one.nodes);
-  one.stop_seconds = was_asked ? now - (one.stop_by - one.job.grace_seconds) : 0;
+  one.stop_seconds = was_asked ? std::max(0.0, now - (one.stop_by - one.job.grace_seconds)) : 0;
   one.nodes.clear();
   one.resizing.clear();
   one.stop_by = 0;
@@ -560,6 +584,9 @@ void Controller::ask_to_end(JobRecord& one, double now) {
   one.state = JobState::kStopping;
   one.stop_by = now + one.job.grace_seconds;
   one.resizing.clear();
+  Live& live = live_[places_.at(one.id)];
+  live.tried = now;
+  live.is_unasked = false;
   touch(one.id);
   command(Command::Kind::kAskToEnd, one);
 }
@@ -640,6 +667,8 @@ void Controller::reconcile(double now) {
     ++one.attempt;
     one.nodes = to_nodes(target);
     one.attempt_started = now;
+    progress_[place].since = now;
+    progress_[place].resumes = now + (one.attempt > 1 ? one.restart_cost() : 0);
     one.has_progress = false;
     one.is_killed = false;
     live_[place].count.reset();

@@ -111,9 +111,10 @@ class Controller {
   // A job that is not over, as the policy knows it: by its place in live_.
   struct Live {
     int id = 0;
-    double changed = 0;                            // when its target was last changed
-    double tried = kNever;                         // when its attempt was last started by this controller
-    std::string problem;                           // that the executor has with its attempt
+    double changed = 0;       // when its target was last changed
+    double tried = kNever;    // when its attempt was last started, resized or asked to end by this controller
+    bool is_unasked = false;  // it could not be asked to end
+    std::string problem;      // that the executor has with its attempt
     std::optional<train::WorkerCount> count = {};  // what its launcher said last
   };
 
@@ -129,6 +130,8 @@ class Controller {
   void retarget(std::size_t place, Placement target, double now);
   void take_in(const AttemptSeen& seen, double now);
   void take_in(const Problem& problem);
+  void put_off_kill(const Problem& problem, double now);
+  bool is_to_be_asked(const Live& live, double now) const;
   void follow_count(std::size_t place, double now);
   void measure(std::size_t place, double seconds);
   void ask_to_end(JobRecord& one, double now);

@@ -53,8 +53,8 @@ std::vector<Problem> carry_out(Executor& executor, const std::vector<Command>& c
         break;
     }
     if (done) continue;
-    problems.push_back(
-        {attempt.job, attempt.number, fmt::format("it could not be {}: {}", what, done.error().message)});
+    problems.push_back({attempt.job, attempt.number, fmt::format("it could not be {}: {}", what, done.error().message),
+                        kind == Command::Kind::kAskToEnd});
   }
   return problems;
 }

@@ -52,8 +52,9 @@ class Executor {
   virtual Result<AttemptStatus> look(const Attempt& attempt) = 0;
   // Passes the attempt's request on to its launcher; again, if it has been. The answer is in what look() sees.
   virtual Status resize(const Attempt& attempt) = 0;
-  // Asks all of its processes to save their work and end (SIGTERM), or ends them (SIGKILL). One that has not begun
-  // never will, and is lost from then on. Does nothing for one that has ended.
+  // Asks all of its processes to save their work and end (SIGTERM, which reaches the command once however often it is
+  // asked), or ends them (SIGKILL). One that has not begun never will, and is lost from then on. Does nothing for one
+  // that has ended.
   virtual Status ask_to_end(const Attempt& attempt) = 0;
   virtual Status kill(const Attempt& attempt) = 0;
   // Nodes that are not there at the moment, by name.
@@ -78,6 +79,7 @@ struct Problem {
   int job = 0;      // 0: of none
   int attempt = 0;  // number
   std::string what;
+  bool was_asked_to_end = false;  // that is what failed
 };
 struct Observation {
   std::vector<AttemptSeen> attempts;                   // those that could be looked at

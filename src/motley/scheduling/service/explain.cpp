@@ -55,7 +55,7 @@ ClusterTopology find_rest(const Controller::Snapshot& present) {
       Node& node = rest.nodes[index(place)];
       node.devices = std::max(0, node.devices - allocation.workers);
       for (std::size_t i = 0; i < rest.resources.size(); ++i) {
-        const double taken = allocation.workers * requested(other.job, rest.resources[i]);
+        const double taken = allocation.workers * requested(other.job, rest.resources[i], rest);
         node.resources[i] = std::max(0.0, node.resources[i] - taken);
       }
     }
@@ -75,7 +75,7 @@ bool has_some_for(const ClusterTopology& all, const ClusterTopology& rest, const
     if (left.devices <= now) return true;
     for (std::size_t i = 0; i < job.requests.size(); ++i) {
       const bool lacks = limit_workers(now + 1, {&job.requests[i], 1}, {&left.resources[i], 1}) <= now;
-      if (lacks && requested(other.job, all.resources[i]) > 0) return true;
+      if (lacks && requested(other.job, all.resources[i], all) > 0) return true;
     }
     return false;
   });
@@ -88,10 +88,10 @@ std::string describe_next_decision(const Controller::Snapshot& present) {
 }
 
 // "2 devices, each with 4 CPUs and 16 GB of memory".
-std::string describe_need(const SubmittedJob& submitted, const Job& job) {
+std::string describe_need(const SubmittedJob& submitted, const Job& job, const ClusterTopology& topology) {
   std::vector<std::string> each;
   for (const char* resource : {kCpus, kMemory}) {
-    const double amount = requested(submitted, resource);
+    const double amount = requested(submitted, resource, topology);
     if (amount > 0) each.push_back(describe_amount(resource, amount));
   }
   return format_count(job.min_workers(), "device") +
@@ -147,11 +147,12 @@ void find_constraint(const Controller::Snapshot& present, const ClusterTopology&
   const int available = max_devices(present.topology, job);
   if (available < job.min_workers()) {
     answer.blocked_by = "nodes";
-    answer.reason = job.requests.empty() ? fmt::format("it needs {}, and the nodes that are there have {} of {}",
-                                                       describe_need(record.job, job), available, present.all.devices())
-                                         : fmt::format("it needs {}, and the nodes that are there have room for {}{}",
-                                                       describe_need(record.job, job), available,
-                                                       describe_too_much(present.topology, job));
+    answer.reason = job.requests.empty()
+                        ? fmt::format("it needs {}, and the nodes that are there have {} of {}",
+                                      describe_need(record.job, job, present.all), available, present.all.devices())
+                        : fmt::format("it needs {}, and the nodes that are there have room for {}{}",
+                                      describe_need(record.job, job, present.all), available,
+                                      describe_too_much(present.topology, job));
     for (std::size_t i = 0; i < present.all.nodes.size(); ++i) {
       const Node& node = present.all.nodes[i];
       if (present.node_states[i] == "up" || job.speed_on(node.type) <= 0) continue;
@@ -173,7 +174,7 @@ void find_constraint(const Controller::Snapshot& present, const ClusterTopology&
     const int alone = count_fitting(rest, job, {});
     const bool has_devices = alone >= job.min_workers();
     answer.blocked_by = !stopping.empty() ? "handover" : has_devices ? "resources" : "devices";
-    answer.reason = fmt::format("it needs {}, and ", describe_need(record.job, job));
+    answer.reason = fmt::format("it needs {}, and ", describe_need(record.job, job, present.all));
     answer.reason += has_devices
                          ? fmt::format("{} free, but their nodes have {} left for {}", count_devices(alone),
                                        find_lacking(rest, job), free == 0 ? "none" : fmt::format("only {}", free))

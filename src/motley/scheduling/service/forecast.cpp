@@ -90,14 +90,19 @@ Result<std::vector<Forecast>> forecast(const Controller::Snapshot& present, cons
     placed.push_back(job);
     standings.push_back(jobs.standings[i]);
     if (job.workers > devices) {
-      placed.back().duration *= static_cast<double>(job.workers) / devices;
+      // As fast with these as it is, though it then asks for no more.
+      const RingPlace place = on_fewest_nodes(devices, topology.largest_node());
       placed.back().workers = devices;
+      placed.back().duration *= speed(placed.back(), topology.network, place) / speed(job, topology.network, place);
     }
     places.push_back(i);
   }
   if (placed.empty()) return forecasts;
   MOTLEY_ASSIGN(auto policy, make_policy(present.options.policy, present.options.policy_options));
-  AsAsked asked(std::move(policy), std::move(standings), has_changed ? present.now : present.next_decision);
+  // Jobs that are left out are to the policy jobs that have ended, and one that waits for nothing else has then to be
+  // asked.
+  const bool is_at_once = has_changed || std::isinf(present.next_decision);
+  AsAsked asked(std::move(policy), std::move(standings), is_at_once ? present.now : present.next_decision);
   MOTLEY_ASSIGN(const Outcome outcome, simulate(placed, topology, asked, {.deadline = deadline}));
   for (std::size_t i = 0; i < placed.size(); ++i) {
     const double starts = outcome.jobs[i].started - present.now;

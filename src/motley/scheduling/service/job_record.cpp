@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "motley/base/os/file.h"
 #include "motley/scheduling/simulator/placement.h"
@@ -73,7 +74,7 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   if (job.command.empty() || job.command.front().empty()) return refuse("command", "", "a program and its arguments");
   if (!job.directory.starts_with('/')) return refuse("directory", job.directory, "an absolute path");
   for (const auto& [field, resource, limit, accepted] : kRequestFields) {
-    const double amount = requested(job, resource);
+    const double amount = requested(job, resource, topology);
     if (amount <= 0) continue;
     if (amount > limit) return refuse(field, amount, std::string(accepted));
     const int place = topology.resource_named(std::string(resource));
@@ -151,7 +152,8 @@ bool scales(const SubmittedJob& job) {
   });
 }
 
-double requested(const SubmittedJob& job, std::string_view resource) {
+double requested(const SubmittedJob& job, std::string_view resource, const ClusterTopology& topology) {
+  if (resource == kCpus && topology.gives_whole_cpus) return std::ceil(job.cpus_per_worker);
   if (resource == kCpus) return job.cpus_per_worker;
   return resource == kMemory ? job.memory_bytes_per_worker : 0;
 }
@@ -180,7 +182,9 @@ Job make_job(const SubmittedJob& submitted, double arrival, const ClusterTopolog
     job.type_speeds.push_back(found == submitted.speeds.end() ? 0 : found->speed);
   }
   if (submitted.cpus_per_worker > 0 || submitted.memory_bytes_per_worker > 0) {
-    for (const std::string& resource : topology.resources) job.requests.push_back(requested(submitted, resource));
+    for (const std::string& resource : topology.resources) {
+      job.requests.push_back(requested(submitted, resource, topology));
+    }
   }
   return job;
 }

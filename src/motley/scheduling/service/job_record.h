@@ -16,6 +16,8 @@ namespace motley::scheduling {
 
 // Of a job that does not say how long it takes.
 inline constexpr double kAssumedSeconds = 3600;
+// Of a job beside other devices or numbers of workers.
+inline constexpr double kLeastSpeed = 1e-9, kMostSpeed = 1e9;
 
 struct SubmittedJob {
   std::string name;  // that of no job that is not over
@@ -76,13 +78,13 @@ void fields(Archive& archive, Utility& utility) {
 template <class Archive>
 void fields(Archive& archive, SubmittedJob::Speed& speed) {
   archive.required("type", speed.type);
-  archive.required("speed", speed.speed, NumberIs::kPositive);
+  archive.required("speed", speed.speed, NumberIs::between(kLeastSpeed, kMostSpeed));
 }
 
 template <class Archive>
 void fields(Archive& archive, Elastic::SpeedUp& one) {
   archive.required("workers", one.workers, NumberIs::between(2, 1e6));
-  archive.required("speedup", one.speedup, NumberIs::kPositive);
+  archive.required("speedup", one.speedup, NumberIs::between(kLeastSpeed, kMostSpeed));
 }
 
 template <class Archive>
@@ -120,8 +122,8 @@ Result<std::vector<SubmittedJob>> parse_submitted_jobs(std::string_view body);
 // Whether a job is faster with more workers: it says so, or its command can tell how many it has.
 bool scales(const SubmittedJob& job);
 
-// What each of its workers takes of a resource of its node.
-double requested(const SubmittedJob& job, std::string_view resource);
+// What each of its workers takes of a resource of its node in this cluster.
+double requested(const SubmittedJob& job, std::string_view resource, const ClusterTopology& topology);
 
 // As policies see it, which take a job of unknown duration for one of kAssumedSeconds, on machines with these types of
 // devices and these resources: `arrival` in seconds of whatever clock.

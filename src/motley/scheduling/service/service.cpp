@@ -172,10 +172,12 @@ std::set<std::string> warn(const Controller& controller, const std::vector<Probl
                            const std::set<std::string>& warned) {
   std::set<std::string> all;
   if (const std::string problem = controller.problem(); !problem.empty()) all.insert(problem + "; trying again");
-  for (const auto& [job, attempt, what] : problems) {
+  for (const Problem& one : problems) {
     const std::string whose =
-        job == 0 ? "" : fmt::format("job '{}', attempt {}: ", controller.records()[index(job - 1)].job.name, attempt);
-    all.insert(whose + what);
+        one.job == 0
+            ? ""
+            : fmt::format("job '{}', attempt {}: ", controller.records()[index(one.job - 1)].job.name, one.attempt);
+    all.insert(whose + one.what);
   }
   for (const std::string& one : all) {
     if (!warned.contains(one)) spdlog::warn("{}", one);

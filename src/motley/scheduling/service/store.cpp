@@ -71,6 +71,14 @@ class SqliteStore final : public Store {
   std::unique_ptr<sqlite3, int (*)(sqlite3*)> database_{nullptr, nullptr};
 };
 
+// Makes the file where it is not there; files that SQLite makes beside it have its mode. It is closed before SQLite
+// opens it: a process that closes a file loses all locks that it has on it by another descriptor.
+Status make_private(const std::filesystem::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (file.valid() && ::fchmod(file.get(), 0600) == 0) return {};
+  return fail(ErrorCode::kIo, "{}: {}", path.string(), errno_text());
+}
+
 Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder)) {
     MOTLEY_TRY(make_folders(folder));
@@ -98,11 +106,7 @@ Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& fo
       ::pwrite(store->lock_.get(), process.data(), process.size(), 0) != static_cast<ssize_t>(process.size())) {
     return fail(ErrorCode::kIo, "{}: {}", lock, errno_text());
   }
-  // Files that SQLite makes beside it have its mode.
-  const Descriptor file(::open(store->file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.valid() || ::fchmod(file.get(), 0600) != 0) {
-    return fail(ErrorCode::kIo, "{}: {}", store->file_.string(), errno_text());
-  }
+  MOTLEY_TRY(make_private(store->file_));
   sqlite3* database = nullptr;
   const int opened = sqlite3_open(store->file_.c_str(), &database);
   store->database_ = {database, &sqlite3_close};

@@ -49,6 +49,7 @@ struct ClusterTopology {
   Network network = {};
   std::vector<std::string> types = {};      // names of types of devices; empty: all are alike
   std::vector<std::string> resources = {};  // names of what nodes have beside devices, in units of their own
+  bool gives_whole_cpus = false;            // what a worker requests is rounded up, as Slurm does
 
   int devices(int type = kAnyType) const;       // of all nodes of this type
   int largest_node(int type = kAnyType) const;  // its devices
