@@ -189,6 +189,41 @@ TEST(Repartition, KeepsToWhatWorkersHold) {
   for (const planning::Stage& stage : found->plan.stages) EXPECT_LE(stage.last_layer - stage.first_layer + 1, 4);
 }
 
+// Workers of equal speeds and unequal memory: the first layer fits on two of the three, wherever they stand in the
+// list.
+TEST(Repartition, OrderMattersToNobody) {
+  std::vector<double> seconds;
+  for (const int small : {0, 1, 2}) {
+    planning::Problem types;
+    types.model = "two layers";
+    types.cost_model = planning::CostModel::kPipeline;
+    types.types = {{.name = "device", .count = 3}};
+    types.layers = {{.name = "large", .parameter_bytes = 1e9}, {.name = "long"}};
+    types.table = {{{0, 0.3e-3}, {0, 0.7e-3}}, {{0, 0.6e-3}, {0, 1.4e-3}}};
+    types.cut_bytes = {0, 1, 0};
+    types.links = {{1e12, 0}};
+    types.batch = 64;
+    types.micro_batches = 16;
+    planning::Problem workers = problem_of_workers(types, {{0, 1}, {0, 1}, {0, 1}});
+    for (int worker = 0; worker < 3; ++worker) {
+      workers.types[static_cast<std::size_t>(worker)].memory_bytes = worker == small ? 2e9 : 20e9;
+    }
+    planning::Plan plan = even_plan(workers, 2);
+    const int large = small == 0 ? 1 : 0;
+    plan.stages[0].replicas = {{fmt::format("worker-{}", large), 1, 1}};
+    plan.stages[1].replicas = {{fmt::format("worker-{}", small), 1, 0.5},
+                               {fmt::format("worker-{}", 3 - small - large), 1, 0.5}};
+    plan.stages[1].gradient_sync = planning::GradientSync::kRing;
+    const auto running = make_placement(workers, plan, {0, 1, 2});
+    ASSERT_TRUE(running) << running.error().message;
+    const auto found = repartition(workers, *running, {});
+    ASSERT_TRUE(found) << found.error().message;
+    seconds.push_back(found->step_seconds);
+  }
+  EXPECT_NEAR(seconds[1], seconds[0], 1e-9 * seconds[0]);
+  EXPECT_NEAR(seconds[2], seconds[0], 1e-9 * seconds[0]);
+}
+
 // The running plan is valued as it is: its workers wherever they are, its stages recomputing or not.
 TEST(Repartition, ValuesTheRunningPlanAsItIs) {
   Random random(24);

@@ -205,6 +205,20 @@ Result<Solved> solve_by_measuring(const PlanFinder& finder, const planning::Plan
   return Solved{&problem, std::move(answer)};
 }
 
+// The planner, of a step that may be cut into any of these problems' numbers of micro-batches: where something else
+// changes, another number may be the best.
+planning::Planner in_any_number_of_micro_batches(const planning::Planner& planner,
+                                                 const std::vector<planning::Problem>& problems) {
+  const auto plan = [planner, &problems](const planning::Request& request) -> Result<planning::Answer> {
+    std::vector<planning::Problem> each(problems.size(), request.problem);
+    for (std::size_t i = 0; i < problems.size(); ++i) each[i].micro_batches = problems[i].micro_batches;
+    const SearchLimits limits{.seconds = request.seconds, .seed = request.seed};
+    MOTLEY_ASSIGN(Solved solved, solve(planner, each, request.objective, limits, request.stop));
+    return std::move(solved.answer);
+  };
+  return {planner.name, plan};
+}
+
 // Why there is no plan to show; where none exists, by asking for the most that the same devices can do.
 Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) {
   if (finder.stop.stop_requested() && !answer.proved) {
@@ -222,10 +236,15 @@ Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) 
     request.objective.criterion = planning::Criterion::kMinCost;
     const Result<planning::Answer> least = exact.plan(request);
     if (!most) return most.error();
-    return {
-        ErrorCode::kInvalidInput,
-        planning::explain_impossible(*best->problem, finder.task.objective, *most, least.value_or(planning::Answer{})),
-        -1};
+    std::string text =
+        planning::explain_impossible(*best->problem, finder.task.objective, *most, least.value_or(planning::Answer{}));
+    if (const int layers = best->problem->merged_from; layers > 0) {
+      text += fmt::format(
+          "; that is of {} blocks into which its {} layers are merged: --max-layers {} plans for them "
+          "as they are",
+          best->problem->layer_count(), layers, layers);
+    }
+    return {ErrorCode::kInvalidInput, std::move(text), -1};
   }
   return {ErrorCode::kUnavailable,
           fmt::format("{} found no plan for {} within {}; that does not mean that there is none: {}", question.method,
@@ -276,7 +295,8 @@ void explain_answer(const PlanFinder& finder, const std::vector<planning::Rival>
   if (found.measuring || deadline.passed()) return;
   planning::Request brief = make_request(finder, found.problem);
   brief.seconds = std::min(deadline.remaining(), kMaxMarginalSeconds);
-  auto marginals = planning::marginals({"exact", planning::plan_exact}, brief, best);
+  const planning::Planner exact{"exact", planning::plan_exact};
+  auto marginals = planning::marginals(in_any_number_of_micro_batches(exact, finder.task.problems), brief, best);
   if (marginals) found.marginals = std::move(*marginals);
 }
 
@@ -482,8 +502,9 @@ Result<planning::FoundPlan> PlanFinder::find() const {
 
   MOTLEY_ASSIGN(planning::FoundPlan found, describe_answer(*this, std::move(solved), measuring, deadline));
   const planning::Request request = make_request(*this, found.problem);
+  const planning::Planner planner = in_any_number_of_micro_batches(*chosen, task.problems);
   for (const planning::WhatIf& what_if : task.what_ifs) {
-    MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(*chosen, request, what_if));
+    MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(planner, request, what_if));
     found.what_ifs.emplace_back(what_if, std::move(regimes));
   }
   if (question.compare) found.methods = compare_methods(*this, all, request, found.answer);

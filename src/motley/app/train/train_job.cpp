@@ -76,6 +76,9 @@ Result<planning::Plan> make_plan(const train::Job& job, const fs::path& folder, 
   const planning::Objective objective{.criterion = planning::Criterion::kMaxThroughput};
   MOTLEY_ASSIGN(const Solved solved, solve({"exact", planning::plan_exact}, problems, objective,
                                            {.seconds = kPlanSeconds}, interrupt.token(), view.ask));
+  const auto is_interrupted = [&] { return interrupt.token().stop_requested(); };
+  const auto interrupted = [] { return fail(ErrorCode::kInterrupted, "interrupted while it was planned"); };
+  if (is_interrupted()) return interrupted();
   if (!solved.answer.best) {
     return fail(ErrorCode::kUnavailable, "plan: auto found {}; 'motley plan --profile {} --cluster {}' says more",
                 solved.answer.proved ? "that no plan fits the devices" : "no plan in time", profile_file.string(),
@@ -88,6 +91,7 @@ Result<planning::Plan> make_plan(const train::Job& job, const fs::path& folder, 
     MOTLEY_ASSIGN(const auto plans, planning::find_heterogeneous_stages(*solved.problem, best, interrupt.token()));
     plan = plans.front();
   }
+  if (is_interrupted()) return interrupted();
   MOTLEY_TRY(say_how_sure(*solved.problem, objective, plan));
   return plan;
 }

@@ -231,6 +231,9 @@ class PipelineCountSearch {
         box.low[s] = find_first(low, box.high[s], [&](std::int64_t k) {
           costs_[s].forward_seconds = stage.forward(k);
           costs_[s].backward_seconds = stage.backward(k);
+          // With fewer devices backward is longer, and hides more of the exchange.
+          costs_[s].exposed_sync_seconds = stage.times.exposed_seconds(
+              stage.times.gradient_sync_seconds(static_cast<double>(low)), static_cast<double>(k));
           return !too_long();
         });
         costs_[s] = cost;

@@ -119,6 +119,7 @@ class PipelineSearch {
           width = kFirstWidth / kWidening;
         }
       }
+      search_.prove(bound);
       proved = bound >= cutoff();
       const PipelineBounds::Range better = bounds.range(plan_value_, cutoff());
       range.low = std::max(range.low, better.low);
@@ -296,7 +297,7 @@ class PipelineSearch {
 
   // Keeps the found rears of the least estimates that no other makes needless.
   bool select(const PipelineBounds& bounds, int cut, std::size_t width) {
-    compare_kinds(cut);
+    if (!compare_kinds(cut)) return false;
     std::ranges::stable_sort(found_, {}, [](const Found& found) { return found.bound.estimate; });
     std::vector<Kept>& here = cuts_[index(cut)];
     for (const Found& found : found_) {
@@ -315,13 +316,15 @@ class PipelineSearch {
     return true;
   }
 
-  void compare_kinds(int cut) {
+  // False where the time is over before all are compared.
+  bool compare_kinds(int cut) {
     const int kinds = stages_.kind_count();
     slack_.assign(kind_pair(kinds, 0), 0);
     longest_transfer_.assign(index(kinds), 0);
     counts_matter_ = false;
     for (int before = 0; before < kinds; ++before) {
       for (int one = 0; one < kinds; ++one) {
+        if (over()) return false;
         const double transfer = stages_.transfer(cut, before, one);
         longest_transfer_[index(one)] = std::max(longest_transfer_[index(one)], transfer);
         for (int other = 0; other < kinds; ++other) {
@@ -338,6 +341,7 @@ class PipelineSearch {
         }
       }
     }
+    return true;
   }
 
   // Whether whatever front completes the other, to a plan better than the best known, completes the one no worse.

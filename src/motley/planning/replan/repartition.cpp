@@ -311,10 +311,24 @@ class Repartition {
     return seconds;
   }
 
+  // In times, memory and links to all others.
   bool alike(std::size_t one, std::size_t other) const {
     const Sums &a = sums_[one], &b = sums_[other];
-    return a.forward == b.forward && a.backward == b.backward && a.forward_fixed == b.forward_fixed &&
-           a.backward_fixed == b.backward_fixed;
+    const Type &type = problem_.types[one], &other_type = problem_.types[other];
+    if (a.forward != b.forward || a.backward != b.backward || a.forward_fixed != b.forward_fixed ||
+        a.backward_fixed != b.backward_fixed || a.update != b.update || type.memory_bytes != other_type.memory_bytes ||
+        type.step_seconds != other_type.step_seconds || type.bytes_per_second != other_type.bytes_per_second ||
+        type.latency_seconds != other_type.latency_seconds) {
+      return false;
+    }
+    const auto link = [&](std::size_t from, std::size_t to) {
+      const Link& between = problem_.links[from * problem_.types.size() + to];
+      return std::pair(between.bytes_per_second, between.latency_seconds);
+    };
+    for (std::size_t third = 0; third < problem_.types.size(); ++third) {
+      if (third != one && third != other && link(one, third) != link(other, third)) return false;
+    }
+    return true;
   }
 
   // All ways to give the workers to stages; of neighbours that are alike the later one is in no earlier stage.

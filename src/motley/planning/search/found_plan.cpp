@@ -305,6 +305,10 @@ std::string describe_bottleneck(const Problem& problem, const Plan& plan, const 
 
 std::string explain_impossible(const Problem& problem, const Objective& objective, const Answer& most,
                                const Answer& least) {
+  if (!most.best && !most.proved) {
+    return fmt::format("no plan meets {}; whether any fits the devices without limits was not found in time",
+                       describe(objective));
+  }
   if (!most.best) {
     return fmt::format(
         "no plan for {} fits the devices, even without limits; accepted: more devices, or devices "

@@ -2,6 +2,7 @@
 // end; and a device type for every layer, as they draw it, vary it and compare it.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <vector>
 
@@ -22,8 +23,11 @@ class Search {
   double consider(const std::vector<int>& type_of_layer, const std::vector<bool>& cut_before = {});
   double consider(const Candidate& candidate);
   double consider(const Candidate& candidate, Evaluation evaluation);  // evaluated already
-  bool over();                                                         // a limit is reached or a stop was asked for
-  double seconds() const { return request_.clock.now() - start_; }     // since it began
+  void prove(double bound) {
+    answer_.bound = std::max(answer_.bound, bound);
+  }  // that no candidate is below, for progress
+  bool over();                                                      // a limit is reached or a stop was asked for
+  double seconds() const { return request_.clock.now() - start_; }  // since it began
   double best() const { return best_value_; }  // value of the best candidate; infinity while there is none
   Answer answer() const;
 
