@@ -56,5 +56,17 @@ TEST(Suspicion, WithoutWaitingNothingIsHeldBack) {
   EXPECT_EQ(verdict->error.message, "rank 2 ended");
 }
 
+// Rank 0 tells what it hears of a rank, over its own connection: whether that rank can be heard here is another matter.
+TEST(PeerStatus, OneThatOnlyRankZeroSeesIsSilent) {
+  PeerStatus peers(1, 3);
+  while (peers.unheard_seconds(2) < 1e-3) {
+  }
+  const double unheard = peers.unheard_seconds(2);
+  const Heartbeat heartbeats[] = {{2, RankState::kPresent, 7, 0, "backward"}};
+  peers.receive_from(0, heartbeats);
+  EXPECT_GE(peers.unheard_seconds(2), unheard);
+  EXPECT_TRUE(peers.last_seen(2).starts_with("step 7, backward"));
+}
+
 }  // namespace
 }  // namespace motley::net

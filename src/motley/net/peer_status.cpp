@@ -23,7 +23,7 @@ bool may_be_consequence(const AbortMessage& report) {
 }  // namespace
 
 PeerStatus::PeerStatus(int rank, int size) : rank_(rank), peers_(static_cast<std::size_t>(size)) {
-  for (Peer& peer : peers_) peer.at = peer.moved = monotonic_seconds();
+  for (Peer& peer : peers_) peer.at = peer.heard = peer.moved = monotonic_seconds();
 }
 
 void PeerStatus::set_phase(std::uint64_t step, const char* phase) {

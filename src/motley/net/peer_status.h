@@ -30,15 +30,22 @@ class PeerStatus {
   // How long a rank has now computed without any progress while this one waited; 0: one of them does not.
   double stuck_seconds(int rank) const;
   double step_seconds() const { return step_seconds_.load(std::memory_order_relaxed); }  // of this rank's last step
+  // Since it last was heard, here or by rank 0.
   double silent_seconds(int rank) const {
     const std::lock_guard lock(mutex_);
     return monotonic_seconds() - peers_[static_cast<std::size_t>(rank)].at;
+  }
+  // Since something last came from the rank itself.
+  double unheard_seconds(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return monotonic_seconds() - peers_[static_cast<std::size_t>(rank)].heard;
   }
 
   // Something came from a rank.
   void receive_from(int rank) {
     const std::lock_guard lock(mutex_);
-    peers_[static_cast<std::size_t>(rank)].at = monotonic_seconds();
+    Peer& peer = peers_[static_cast<std::size_t>(rank)];
+    peer.at = peer.heard = monotonic_seconds();
   }
   void receive_from(int rank, std::span<const Heartbeat> heartbeats);
   void receive_leave(int rank) {
@@ -48,7 +55,8 @@ class PeerStatus {
   // Another process has the rank now.
   void reset(int rank) {
     const std::lock_guard lock(mutex_);
-    peers_[static_cast<std::size_t>(rank)] = Peer{.at = monotonic_seconds(), .moved = monotonic_seconds()};
+    const double now = monotonic_seconds();
+    peers_[static_cast<std::size_t>(rank)] = Peer{.at = now, .heard = now, .moved = now};
   }
   // What this rank says: of itself, and rank 0 of all.
   std::vector<Heartbeat> list_heartbeats() const;
@@ -58,7 +66,8 @@ class PeerStatus {
     RankState state = RankState::kPresent;
     std::uint64_t step = 0;
     std::string phase = "start";
-    double at = 0;     // monotonic seconds
+    double at = 0;     // of what is known of it, by itself or rank 0: monotonic seconds
+    double heard = 0;  // when something last came from itself
     double moved = 0;  // when step or phase changed
   };
 

@@ -12,6 +12,7 @@ namespace motley::net {
 namespace {
 
 constexpr double kBeatSeconds = 1;
+constexpr double kUnheardSilences = 3;   // times the bound of silence that a rank may be heard by rank 0 only
 constexpr double kProgressSeconds = 10;  // that a rank of an elastic session may be behind the others, at least
 constexpr double kProgressSteps = 20;    // and steps
 constexpr double kAbortSeconds = 2;      // abort() waits for the word to leave
@@ -385,6 +386,10 @@ void WatchedSession::receive_from(int rank) {
   (void)control->progress();
   if (peers_.silent_seconds(rank) > options_.silence_seconds) {
     return lose(rank, fmt::format("has been silent for more than {:.3g} s", options_.silence_seconds));
+  }
+  // Rank 0 hears it, and this one does not: what is between them is broken.
+  if (const double bound = kUnheardSilences * options_.silence_seconds; peers_.unheard_seconds(rank) > bound) {
+    return lose(rank, fmt::format("cannot be heard here for more than {:.3g} s, though rank 0 hears it", bound));
   }
   // Without a bound of the user's own, a rank that has not seen how long a step takes judges nobody.
   const double step = peers_.step_seconds();

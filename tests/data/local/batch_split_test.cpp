@@ -178,6 +178,24 @@ TEST(BatchSplitter, UndoesMovesThatDidNotPay) {
   EXPECT_LE(find_last(times, partition->shares()), 0.16);
 }
 
+// A worker that stalls just when a trial ends leaves it in doubt; the trial is judged once that is settled.
+TEST(BatchSplitter, UndoesMovesThatDidNotPayWhereAStallEndsTheTrial) {
+  auto partition = BatchSplitter::create(options_for(2, 256));
+  BatchSplit shares;
+  int steps_here = 0, slower_steps = 0;
+  const int steps = 4000;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    steps_here = partition->shares() == shares ? steps_here + 1 : 1;
+    shares = partition->shares();
+    slower_steps += shares[0] > 128 ? 1 : 0;
+    run_step(*partition, step, [&](std::size_t i, std::uint32_t b) {
+      if (i == 1) return (b < 128 ? 0.16 : 0.15) * (steps_here == 6 ? 1.5 : 1);
+      return b <= 128 ? 0.1 : 0.25;
+    });
+  }
+  EXPECT_LT(slower_steps, steps / 10);
+}
+
 TEST(BatchSplitter, KeepsLimitsAndTriesIdleWorkersAgain) {
   BatchSplitOptions options = options_for(3, 300);
   options.limits = {{0, 300}, {2, 120}, {0, 300}};

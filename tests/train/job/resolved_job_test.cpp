@@ -83,6 +83,24 @@ TEST_F(ResolvedJobTest, AnElasticJobThatCanGrowHasItsMostWorkers) {
   EXPECT_THAT(resolve_job(job, true).error().message, HasSubstr("workers: 4 is given, '"));
 }
 
+// Whoever is lost of an elastic job, those who are left go on with the same batch.
+TEST_F(ResolvedJobTest, TheFewestWorkersOfAnElasticJobHoldAStep) {
+  Job job;
+  job.execution.elastic = "2:3";
+  job.training.global_batch_size = 256;
+  cluster::Cluster cluster;
+  cluster.workers.resize(3);
+  EXPECT_TRUE(make_split_options(job, cluster, false));
+  cluster.workers[0].max_samples = 100;
+  EXPECT_TRUE(make_split_options(job, cluster, false));
+  cluster.workers[2].max_samples = 155;
+  const auto refused = make_split_options(job, cluster, false);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("hold 255 of the 256 samples of a step; accepted: "));
+  job.execution.elastic = "3:3";
+  EXPECT_TRUE(make_split_options(job, cluster, false));
+}
+
 TEST_F(ResolvedJobTest, FollowsItsPlan) {
   const auto resolved = resolve_job(planned());
   ASSERT_TRUE(resolved) << resolved.error().message;

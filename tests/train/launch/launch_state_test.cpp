@@ -83,6 +83,18 @@ TEST_F(LaunchStateTest, AnElasticJobGoesOnWithWhoIsLeftAndTheirReplacements) {
   EXPECT_TRUE(verdict());
 }
 
+// It ends as those do who have done all there was to do, and has not.
+TEST_F(LaunchStateTest, ANewcomerThatComesTooLateEndsNobody) {
+  LaunchState& state = launch_elastic(1);
+  state.follow_end(0, SIGKILL, std::nullopt, 1);
+  state.follow_end(3, kExited, error(ErrorCode::kUnavailable, 0), 2);
+  state.advance(1000, 0);
+  EXPECT_THAT(processes_.signals, IsEmpty());
+  state.follow_end(1, kExited, std::nullopt, 1001);
+  state.advance(1100, 0);
+  EXPECT_THAT(processes_.signals, ElementsAre(Pair(2, SIGKILL))) << "one that hangs where all was done";
+}
+
 TEST_F(LaunchStateTest, TooFewWriteACheckpointAndEnd) {
   LaunchState& state = launch_elastic();
   state.follow_end(0, SIGKILL, std::nullopt, 1);

@@ -78,6 +78,13 @@ TEST(BatchPlan, TheEqualSplitKeepsToLimits) {
   limits[0].maximum = 2;
   EXPECT_THAT(equal_split(12, limits), ElementsAre(2, 6, 4));
   EXPECT_THAT(equal_split(11, std::vector<data::WorkerLimits>(3)), ElementsAre(4, 4, 3));
+  // Ranks that are not there have none, and each that has some has enough.
+  limits.assign(4, {});
+  limits[1] = {.minimum = 0, .maximum = 0};
+  EXPECT_THAT(equal_split(255, limits), ElementsAre(85, 0, 85, 85));
+  limits.assign(4, {.minimum = 2});
+  EXPECT_THAT(equal_split(5, limits), ElementsAre(3, 2, 0, 0));
+  EXPECT_THAT(equal_split(1, limits), ElementsAre(1, 0, 0, 0));
 }
 
 // Whoever is lost in whatever order, each position of the window has one rank, and nobody loses what it had.

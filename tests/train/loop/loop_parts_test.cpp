@@ -379,6 +379,25 @@ TEST(Checkpoints, AGoodOneOfAStepStaysAndADamagedOneIsReplaced) {
   EXPECT_EQ(read(), "mended");
 }
 
+// A run that went back past a damaged one keeps as many good ones as it is to.
+TEST(Checkpoints, ThoseOfLaterStepsAreNotCounted) {
+  TemporaryFolder folder;
+  Saved run(folder.path);
+  const auto save = [&](std::int64_t step) {
+    run.progress.step = step;
+    run.progress.saved_step = 0;
+    ASSERT_TRUE(run.checkpoints.save(run.state(), run.reporter));
+  };
+  save(100);
+  std::ofstream(folder.path / "step-00000100" / kWeightsFile, std::ios::app) << "x";
+  save(60);
+  const auto newest = read_newest_checkpoint(folder.path);
+  ASSERT_TRUE(newest) << newest.error().message;
+  EXPECT_EQ(newest->step, 60);
+  save(101);
+  EXPECT_FALSE(std::filesystem::exists(folder.path / "step-00000060"));
+}
+
 // state.json is read as it was written, and refused where any field says what no run can have said.
 TEST(Checkpoints, RefuseAStateThatNoRunHas) {
   using Json = nlohmann::json;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "motley/nn/networks.h"
@@ -25,6 +26,7 @@ class Points final : public data::Dataset {
   std::uint32_t class_count() const override { return 2; }
   std::uint32_t target_width() const override { return 1; }
   Status read(std::span<const std::uint32_t> samples, const data::ReadTarget& into) const override {
+    if (fails) return fail(ErrorCode::kPeerLost, "given up");
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const double angle = samples[i];
       into.features[2 * i] = static_cast<float>(std::sin(angle));
@@ -33,6 +35,8 @@ class Points final : public data::Dataset {
     }
     return {};
   }
+
+  std::atomic<bool> fails = false;
 
  private:
   std::vector<std::int64_t> shape_ = {2};
@@ -114,7 +118,7 @@ struct Rank {
   FakeGroup group{0, 2};
   TimelineRecorder timeline{0};
   RankContext context{0, 2, session, group, timeline, 10};
-  const Points dataset;
+  Points dataset;
   SampleAudit audit{36};
   SampleReader reader{context, dataset, audit, {.prefetch = 1}};
   LocalNetwork network;
@@ -158,6 +162,32 @@ TEST(DataParallelRunner, MicroBatchesAddUpToTheBatch) {
   EXPECT_EQ(whole.metric_sum, parts.metric_sum);
   EXPECT_EQ(whole.staleness, 3);
   EXPECT_EQ(whole.target, -1);  // not emulated
+}
+
+// Another rank is lost while what the first one left is read: it is all added once more, and nothing twice.
+TEST(DataParallelRunner, WhatIsAddedAgainCountsOnce) {
+  std::vector<std::vector<double>> gradients;
+  for (const bool fails : {false, true}) {
+    Rank rank;
+    auto plan = make_batch_plan();
+    BatchComputation computation(rank.parts(*plan), {}, 1);
+    DataParallelRunner runner(rank.parts(*plan), computation);
+    const Step step = *plan->next(1);
+    Report report;
+    rank.sync->begin(step);
+    ASSERT_TRUE(runner.run(step, report));
+    const std::vector<std::uint32_t> others = plan->samples(step, 1);
+    ASSERT_EQ(others.size(), 6U);
+    rank.dataset.fails = fails;
+    if (fails) {
+      EXPECT_FALSE(runner.add(step, others, report));
+    }
+    rank.dataset.fails = false;
+    ASSERT_TRUE(runner.add(step, others, report));
+    EXPECT_EQ(rank.reducer->started.back(), "step 1 bucket 0 weight 12");
+    gradients.push_back(rank.gradients());
+  }
+  for (std::size_t i = 0; i < gradients[0].size(); ++i) EXPECT_NEAR(gradients[1][i], gradients[0][i], 1e-12);
 }
 
 TEST(BucketedGradientSync, ReportsTheFirstGradientThatIsNotFinite) {

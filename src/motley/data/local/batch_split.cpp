@@ -200,6 +200,7 @@ Status BatchSplitter::observe(std::uint64_t step, std::span<const Observation> o
     history_.clear();
     best_.reset();
     steps_here_ = 0;
+    is_judged_ = false;
     hold_until_ = 0;
     hold_steps_ = kFirstHold;
   }
@@ -297,7 +298,8 @@ void BatchSplitter::decide(std::uint64_t step) {
 
 // After a trial, judges the present shares against the best ones measured; returns whether it went back to those.
 bool BatchSplitter::settle(std::uint64_t step) {
-  if (steps_here_ != kTrialSteps) return false;
+  if (is_judged_ || steps_here_ < kTrialSteps) return false;
+  is_judged_ = true;
   const double measured = median_step(steps_here_);
   if (best_ && best_->shares != shares_ && measured > best_->seconds * kTrialLoss) {
     const Measured best = *best_;
@@ -476,6 +478,7 @@ void BatchSplitter::move_to(std::uint64_t step, BatchSplit shares, std::uint32_t
   shares_ = std::move(shares);
   shards_ = shards;
   steps_here_ = 0;
+  is_judged_ = false;
   ++moves_;
   reason_ = std::move(reason);
 }

@@ -133,6 +133,7 @@ class BatchSplitter {
   std::deque<double> common_;             // of the last steps
   std::uint64_t observed_ = 0;            // steps
   std::uint32_t steps_here_ = 0;          // full-batch steps since the last move
+  bool is_judged_ = false;                // the present shares, after a trial
   std::optional<Measured> best_;          // the fastest measured shares since the last change
   double mean_before_pulling_ = 0;        // seconds of a step, and the standard error of that
   double error_before_pulling_ = 0;

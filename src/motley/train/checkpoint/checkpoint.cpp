@@ -197,7 +197,9 @@ Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, in
         fmt::format("the checkpoint of step {} was not written (earlier ones are intact)", checkpoint.step)));
   }
   remove_leftovers(folder, checkpoint.step);
-  const std::vector<std::int64_t> steps = checkpointed_steps(folder);
+  // Those of later steps are not counted: the run has gone back past them, as they are damaged.
+  std::vector<std::int64_t> steps = checkpointed_steps(folder);
+  std::erase_if(steps, [&](std::int64_t step) { return step > checkpoint.step; });
   for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
     fs::remove_all(make_folder_path(folder, steps[i]), ignored);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <numeric>
 
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
@@ -161,6 +162,24 @@ Result<cluster::Cluster> make_workers(const Job& job, cluster::Cluster cluster, 
   return cluster;
 }
 
+// Whoever is lost, those that are left have to hold a step's samples, or an elastic job would end then.
+Status check_elastic_limits(const Job& job, const std::vector<data::WorkerLimits>& limits) {
+  const auto least = static_cast<std::size_t>(job.execution.elastic_range().min);
+  std::vector<std::int64_t> maxima;
+  for (const data::WorkerLimits& limit : limits) maxima.push_back(limit.maximum);
+  if (least == 0 || least > maxima.size()) return {};
+  std::ranges::sort(maxima);
+  const std::int64_t held =
+      std::accumulate(maxima.begin(), maxima.begin() + static_cast<std::ptrdiff_t>(least), std::int64_t{0});
+  if (held >= job.training.global_batch_size) return {};
+  return fail(
+      ErrorCode::kInvalidInput,
+      "execution.elastic: '{}' goes on with {}, and those with the least max_samples hold {} of the {} samples of "
+      "a step; accepted: more workers at least, a larger max_samples in the cluster file, or a "
+      "training.global_batch_size of up to {}",
+      job.execution.elastic, format_count(least, "worker"), held, job.training.global_batch_size, held);
+}
+
 }  // namespace
 
 Result<ResolvedJob> resolve_job(Job job, bool can_grow) {
@@ -198,12 +217,13 @@ Result<data::BatchSplitOptions> make_split_options(const Job& job, const cluster
   options.batch = static_cast<std::uint32_t>(job.training.global_batch_size);
   for (const cluster::Worker& worker : cluster.workers) {
     data::WorkerLimits limits;
-    limits.minimum = static_cast<std::uint32_t>(std::max<std::int64_t>(worker.min_samples, has_batch_norm ? 2 : 1));
+    limits.minimum = static_cast<std::uint32_t>(std::max(worker.min_samples, has_batch_norm ? kLeastNormalised : 1));
     if (worker.max_samples) {
       limits.maximum = static_cast<std::uint32_t>(std::min<std::int64_t>(*worker.max_samples, limits.maximum));
     }
     options.limits.push_back(limits);
   }
+  if (job.execution.plan.empty()) MOTLEY_TRY(check_elastic_limits(job, options.limits));
   // A shard may be a single sample; and shards are claimed by workers at the same step.
   options.may_pull = !has_batch_norm && job.execution.elastic.empty() && job.gradient_sync.consistency == "bsp";
   if (options.policy == data::SplitPolicy::kFixed && job.execution.plan.empty()) {

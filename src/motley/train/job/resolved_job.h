@@ -24,7 +24,10 @@ struct ResolvedJob {
 // have, whatever execution.workers it begins with.
 Result<ResolvedJob> resolve_job(Job job, bool can_grow = false);
 
-// How a job's steps are split among its workers, in the terms of `data`.
+// Fewer samples than these have no variance for BatchNorm.
+inline constexpr std::int64_t kLeastNormalised = 2;
+
+// How a job's steps are split among its workers, in the terms of `data`. Errors: kInvalidInput.
 Result<data::BatchSplitOptions> make_split_options(const Job& job, const cluster::Cluster& cluster,
                                                    bool has_batch_norm);
 

@@ -73,7 +73,8 @@ void LaunchState::follow_end(int number, int status, std::optional<Error> error,
   ended.ended = now;
   const Worker worker = ended;  // as others are started below
   const bool is_clean = worker.exited_with(0) || worker.exited_with(128 + SIGINT);
-  if (rules_.min_workers > 0 && is_clean) end_by(now + kPartSeconds);  // all had done all: one that hangs is no loss
+  const bool has_done_all = is_clean && !worker.came_too_late();
+  if (rules_.min_workers > 0 && has_done_all) end_by(now + kPartSeconds);  // so had all: one that hangs is no loss
   const bool is_awaited = MOTLEY_GUARD("launcher-newcomer-interrupted", !worker.is_newcomer);
   if (is_interrupted_ && worker.was_killed_by(SIGINT) && is_awaited) {
     kill_at_ = now;  // it had not begun: the others would wait for it in vain

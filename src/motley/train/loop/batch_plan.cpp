@@ -8,8 +8,18 @@ namespace motley::train {
 data::BatchSplit equal_split(std::uint32_t window, std::span<const data::WorkerLimits> limits) {
   const auto size = static_cast<std::uint32_t>(limits.size());
   data::BatchSplit shares(size);
+  std::vector<std::uint32_t> present;  // ranks that may have samples
+  std::uint32_t minimum = 1;
   for (std::uint32_t i = 0; i < size; ++i) {
-    shares[i] = window / size + (i < window % size ? 1 : 0);
+    if (limits[i].maximum == 0) continue;
+    present.push_back(i);
+    minimum = std::max(minimum, limits[i].minimum);
+  }
+  // A small window is divided among the first ones, who have enough then.
+  present.resize(std::clamp<std::size_t>(window / minimum, std::min<std::size_t>(1, present.size()), present.size()));
+  const auto ranks = static_cast<std::uint32_t>(present.size());
+  for (std::uint32_t i = 0; i < ranks; ++i) {
+    shares[present[i]] = window / ranks + (i < window % ranks ? 1 : 0);
   }
   // What a worker cannot hold goes to the first that can.
   for (std::uint32_t i = 0; i < size; ++i) {

@@ -399,11 +399,12 @@ Status Regrouping::share_news(collective::Group& group, int root) {
 // What one has to do, all have; what is over for one, is for all.
 Status Regrouping::agree_on_duties() {
   LoopState& state = loop_.state;
-  double flags[] = {0, 0, 0, state.has_ended ? 1.0 : 0.0};
+  double flags[] = {0, 0, 0, state.has_ended ? 1.0 : 0.0, state.stops ? 1.0 : 0.0};
   const unsigned duties[] = {kEvaluate, kSave, kMove};
   for (std::size_t i = 0; i < std::size(duties); ++i) flags[i] = (state.duties & duties[i]) != 0 ? 1 : 0;
   MOTLEY_TRY(context_.group.all_reduce_sum(flags, context_.step_deadline()));
   if (flags[3] > 0 && !state.has_ended) loop_.end();
+  state.stops = flags[4] > 0;  // who has done the last step later has seen others leave, and that nobody stays
   const unsigned own = std::exchange(state.duties, state.duties & ~kSharedDuties);
   for (std::size_t i = 0; i < std::size(duties); ++i) {
     const bool is_due = MOTLEY_KEEPS("loop-common-duties") ? flags[i] > 0 : (own & duties[i]) != 0;

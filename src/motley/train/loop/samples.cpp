@@ -73,14 +73,25 @@ void SampleReader::start(data::Parts parts, bool counts) {
 Result<data::Batch> SampleReader::read(const Step& step, std::span<const std::uint32_t> samples, Report& report) {
   const double begin = monotonic_seconds();
   context_.set_phase(step.number, "loading");
-  if (!ahead_.empty() && std::ranges::equal(samples, ahead_.front())) {
-    ahead_.pop_front();
-  } else {
+  const auto request = [&] {
     loader_.discard();
     ahead_.clear();
     loader_.request(samples, parts_, step.ledger.epoch);
+  };
+  const bool was_ahead = !ahead_.empty() && std::ranges::equal(samples, ahead_.front());
+  if (was_ahead) {
+    ahead_.pop_front();
+  } else {
+    request();
   }
-  MOTLEY_ASSIGN(data::Batch batch, loader_.take(context_.step_deadline()));
+  Result<data::Batch> taken = loader_.take(context_.step_deadline());
+  // Where a rank is lost, remote reads are given up, those ahead, too: what comes of that is no error of their own.
+  if (!taken) MOTLEY_TRY(context_.session.health());
+  if (!taken && was_ahead) {
+    request();
+    taken = loader_.take(context_.step_deadline());
+  }
+  MOTLEY_ASSIGN(data::Batch batch, std::move(taken));
   if (counts_ && audit_.records_all()) {  // later, what all ranks say that they have used
     report.samples_hash = hash_samples(report.samples_hash, batch.samples);
   } else if (counts_) {

@@ -1,6 +1,7 @@
 #include "motley/train/step/batch_runners.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "motley/nn/runtime.h"
@@ -19,7 +20,7 @@ Status BatchComputation::run(const Step& step, const data::Batch& batch, double 
   MOTLEY_ASSIGN(const torch::Tensor inputs, tensors.inputs(step.number, batch, reader.dataset()));
   const torch::Tensor targets = tensors.targets(batch, reader.dataset());
   const auto count = static_cast<std::int64_t>(batch.samples.size());
-  const std::int64_t parts = std::min(options_.micro_batches, count);
+  const std::int64_t parts = std::clamp<std::int64_t>(count / options_.min_micro_batch, 1, options_.micro_batches);
   for (std::int64_t part = 0; part < parts; ++part) {
     const std::int64_t first = count * part / parts;
     const std::int64_t size = count * (part + 1) / parts - first;
@@ -75,15 +76,18 @@ Status DataParallelRunner::run(const Step& step, Report& report) {
 Status DataParallelRunner::add(const Step& step, std::span<const std::uint32_t> samples, Report& report) {
   const double before = report.samples;
   const double all = before + static_cast<double>(samples.size());
-  if (before > 0) parts_.sync.resume();
-  if (before > 0 && !samples.empty()) parts_.sync.scale(before / all);
+  // An emulated device takes as long for these as if it had never waited.
+  Step continued = step;
+  continued.begin = monotonic_seconds() - report.compute;
+  std::optional<data::Batch> batch;  // read first: where that fails, all of this comes again
   if (!samples.empty()) {
-    // An emulated device takes as long for these as if it had never waited.
-    Step continued = step;
-    continued.begin = monotonic_seconds() - report.compute;
-    MOTLEY_ASSIGN(data::Batch batch, parts_.reader.read(continued, samples, report));
-    MOTLEY_TRY(computation_.run(continued, batch, all, false, report));
-    parts_.reader.recycle(std::move(batch));
+    MOTLEY_ASSIGN(batch, parts_.reader.read(continued, samples, report));
+  }
+  if (before > 0) parts_.sync.resume();
+  if (before > 0 && batch) parts_.sync.scale(before / all);
+  if (batch) {
+    MOTLEY_TRY(computation_.run(continued, *batch, all, false, report));
+    parts_.reader.recycle(std::move(*batch));
   }
   return parts_.sync.start(step, all);
 }

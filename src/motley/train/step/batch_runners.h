@@ -15,8 +15,9 @@ namespace motley::train {
 class BatchComputation {
  public:
   struct Options {
-    std::int64_t micro_batches = 1;  // a batch has, where it has as many samples
+    std::int64_t micro_batches = 1;  // a batch has, where it has samples enough
     std::optional<cluster::Emulation> emulation;
+    std::int64_t min_micro_batch = 1;  // samples
   };
   // `buckets`: of gradients, each of which may be ready at another time.
   BatchComputation(const RunnerParts& parts, Options options, int buckets);

@@ -187,7 +187,7 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
   if (batch_norm_) {
     batch_norm_sums_ = batch_norm_->contribution(report.samples);
     MOTLEY_TRY(peers_.all_reduce_sum(batch_norm_sums_, deadline));
-    batch_norm_->finish_step(batch_norm_sums_);
+    if (!postponed_updates_) batch_norm_->finish_step(batch_norm_sums_);  // else with the step's update
   }
   return clips() ? measure_norm(deadline) : Status();
 }

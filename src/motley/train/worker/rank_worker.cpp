@@ -77,15 +77,9 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
   MOTLEY_TRY(joined);
   if (role_.launcher != "motley") MOTLEY_TRY(keep_log());
   std::signal(SIGINT, take_request);  // before, there is nothing to save, and nobody to tell of a stop
-  Status done = [&]() -> Status {
-    MOTLEY_TRY(open_data());
-    if (!waits_for_stage()) MOTLEY_TRY(build());
-    MOTLEY_TRY(start(resume));
-    MOTLEY_TRY(open_outputs());
-    MOTLEY_TRY(watch_speeds());
-    MOTLEY_TRY(loop());
-    return finish();
-  }();
+  const Status prepared = prepare(resume);
+  Status done = prepared ? loop() : prepared;
+  if (done) done = finish();
   if (!done && done.error().code == ErrorCode::kLeft) {
     if (writes()) MOTLEY_TRY(reporter_->flush());
     return done;
@@ -95,13 +89,21 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
     session_->leave();
     return done;
   }
-  if (elastic_ && elastic_->is_newcomer() && came_too_late(done)) return {};
+  if (prepared && elastic_ && elastic_->is_newcomer() && came_too_late(done)) return {};
   Error error = done.error();
   if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kTimeout) {
     error = net::first_cause(*session_, error);
   }
   session_->abort(error);
   return fail(std::move(error));
+}
+
+Status RankWorker::prepare(bool resume) {
+  MOTLEY_TRY(open_data());
+  if (!waits_for_stage()) MOTLEY_TRY(build());
+  MOTLEY_TRY(start(resume));
+  MOTLEY_TRY(open_outputs());
+  return watch_speeds();
 }
 
 Status RankWorker::join(const std::filesystem::path& hosts) {

@@ -70,6 +70,7 @@ class RankWorker final : public PlanFollower, public ElasticStages {
   const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
 
   Status join(const std::filesystem::path& hosts);
+  Status prepare(bool resume);
   Status join_session(const std::filesystem::path& hosts, net::SessionOptions options);
   Status take_over_files(std::int64_t step);
   Status keep_log() const;

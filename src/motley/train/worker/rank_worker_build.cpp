@@ -1,5 +1,6 @@
 // What of a rank depends on the plan: layers, gradient synchronisation, split, and who computes a step with them. Ranks
 // agree on the way: all make the same collective calls in this order.
+#include <algorithm>
 #include <numeric>
 
 #include "motley/base/log.h"
@@ -284,7 +285,12 @@ Status RankWorker::build_plan() {
   // Of a planned job's ranks some have layers that normalise and some have none: what all must agree on depends on
   // none.
   const bool has_batch_norm = !layout_ && replica_->sync->has_batch_norm();
-  MOTLEY_ASSIGN(const data::BatchSplitOptions split, make_split_options(job_, cluster_, has_batch_norm));
+  MOTLEY_ASSIGN(data::BatchSplitOptions split, make_split_options(job_, cluster_, has_batch_norm));
+  if (!layout_) {  // a step has no more than all of the data
+    std::uint32_t least = 0;
+    for (const data::WorkerLimits& limit : split.limits) least += limit.minimum;
+    split.batch = std::min(split.batch, std::max(least, data_.train().size()));
+  }
   const data::LedgerState fresh{static_cast<std::uint64_t>(job_.seed), 0, 0, data_.train().size()};
   const std::string& mode = job_.batch_split.mode;
   BatchPlanOptions options{mode == "replay" ? 0 : job_.baseline.every, job_.baseline.steps, mode};
@@ -306,7 +312,10 @@ void RankWorker::build_runners(std::optional<PipelineRunner::Emulation> emulatio
     made.runner = std::make_unique<PipelineRunner>(parts, *layout_, *made.pipeline, std::move(emulation));
   } else {
     made.computation.emplace(
-        parts, BatchComputation::Options{job_.training.gradient_accumulation_steps, description(role_.rank).emulation},
+        parts,
+        BatchComputation::Options{.micro_batches = job_.training.gradient_accumulation_steps,
+                                  .emulation = description(role_.rank).emulation,
+                                  .min_micro_batch = made.sync->has_batch_norm() ? kLeastNormalised : 1},
         made.sync->buckets().count());
     made.runner = std::make_unique<DataParallelRunner>(parts, *made.computation);
     made.work_queue = std::make_unique<WorkQueueRunner>(parts, *made.computation);
