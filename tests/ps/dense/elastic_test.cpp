@@ -522,5 +522,39 @@ TEST(ElasticServers, ReplicasThatNobodyHasAreTurnedAway) {
   expect_weights(member.reducer(), 1);
 }
 
+// A server has more cores than a job uses, and nothing of the job on those; nor has it a keeper's place in a job that
+// keeps nothing. What a client asks for there is turned away before it is looked up.
+TEST(Server, TurnsAwayChannelsThatAJobDoesNotHave) {
+  auto service = Service::start({.cores = 4}, token()).value();
+  const auto session = collective::unique_session();
+  const auto connect = [&](std::uint32_t purpose) {
+    const net::Claim claim = {.identity = {"job", "local", 0, session, 0, purpose}};
+    return net::connect_to_host(service->endpoint(), token(), claim, Deadline::after(30), false, {},
+                                [] { return false; });
+  };
+  auto control = connect(kServerControl);
+  ASSERT_TRUE(control) << control.error().message;
+  ASSERT_TRUE((*control)->receive(Deadline::after(30), "what the server is"));
+  ServerJoin join;
+  join.size = 1;
+  join.bins = 8;
+  join.cores = 1;
+  join.chunk_bytes = 64 << 10;
+  join.host_id = "elsewhere";
+  join.bucket_elements = {100'000};
+  join.elastic.kept = {0, 1};
+  ASSERT_TRUE((*control)->send(kServerJoin, 0, encode(join), Deadline::after(30), "joining"));
+  const auto joined = (*control)->receive(Deadline::after(30), "the job to begin");
+  ASSERT_TRUE(joined) << joined.error().message;
+  ASSERT_EQ(joined->header.type, kServerJoined);
+  for (const std::uint32_t purpose : {kServerChannel + 1, kServerChannel + 3, kServerReplica + 0}) {
+    auto channel = connect(purpose);
+    ASSERT_TRUE(channel) << channel.error().message;
+    const auto answer = (*channel)->receive(Deadline::after(30), "what the server says");
+    EXPECT_TRUE(!answer || answer->header.type == kServerFailed) << purpose;
+  }
+  EXPECT_TRUE(connect(kServerChannel));
+}
+
 }  // namespace
 }  // namespace motley::ps

@@ -737,6 +737,12 @@ TEST(SparseNet, HoldsJobsToTheirQuotas) {
   error = refused("too much");
   EXPECT_EQ(error.code, ErrorCode::kRefused);
   EXPECT_THAT(error.message, HasSubstr("local/too much"));
+  // Together they are less than nothing, by the numbers of a computer.
+  auto other = make_table_options("other", 64, Kind::kSgd);
+  other.memory_bytes = 1 << 19;
+  table.memory_bytes = std::numeric_limits<std::uint64_t>::max() - (1 << 19) + 1;
+  const auto session = make_session("wraps");
+  EXPECT_FALSE(SparseClient::open(*session, {servers.addresses, {other, table}}, soon()));
 
   table.memory_bytes = 100'000;
   const auto good_session = make_session("good");

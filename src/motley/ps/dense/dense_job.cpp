@@ -16,13 +16,9 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
                                                    std::vector<std::unique_ptr<net::Region>> regions) {
   const auto size = static_cast<std::size_t>(join.size);
   auto job = std::make_shared<DenseJob>();
-  job->join_ = join;
-  job->cores_ = cores;
+  job->divide(join, cores);
   job->received_ = std::vector<std::atomic<std::uint64_t>>(cores * size);
   job->claimed_ = std::vector<std::atomic<std::uint32_t>>(join.bucket_elements.size());
-  job->model_ = DividedModel(join.bucket_elements);
-  job->model_.divide(join.chunk_bytes, join.bins, join.bin_speeds);
-  job->model_.move_bins(join.elastic.adopted.first, join.elastic.adopted.count, join.first_bin, cores);
   job->metrics_ = std::make_shared<JobMetrics>(join.size, cores);
   const std::vector<std::size_t>& load = job->model_.load();
   const auto values = std::accumulate(load.begin(), load.end(), std::size_t{0});
@@ -70,6 +66,14 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
     MOTLEY_ASSIGN(job->acknowledged_, Pages::allocate(bytes, "the weights that workers have"));
   }
   return job;
+}
+
+void DenseJob::divide(const ServerJoin& join, int cores) {
+  join_ = join;
+  cores_ = cores;
+  model_ = DividedModel(join.bucket_elements);
+  model_.divide(join.chunk_bytes, join.bins, join.bin_speeds);
+  model_.move_bins(join.elastic.adopted.first, join.elastic.adopted.count, join.first_bin, cores);
 }
 
 void DenseJob::begin(std::uint64_t updates) {
@@ -139,7 +143,7 @@ void DenseJob::record_update(std::size_t segment, std::uint32_t round) {
 }
 
 void DenseJob::record_kept(std::size_t segment, std::uint32_t round, bool is_known) {
-  if (is_known || counts_[segment] != kNotThere) record_update(segment, round);
+  if (is_known || (keeps() && counts_[segment] != kNotThere)) record_update(segment, round);
 }
 
 std::size_t DenseJob::bytes_needed(const ServerJoin& join, int cores, bool in_memory) {
@@ -153,14 +157,12 @@ std::size_t DenseJob::bytes_needed(const ServerJoin& join, int cores, bool in_me
     return ServerRegion::bytes(join.bucket_elements, cores, join.size, join.is_async, segments) +
            (join.is_async ? copies : (copies - 1) * (join.is_reversible ? 2 : 1)) * bytes;
   }
-  double share = static_cast<double>(cores) / join.bins;
-  if (!join.bin_speeds.empty()) {
-    const auto first = join.bin_speeds.begin() + join.first_bin;
-    share = std::accumulate(first, first + std::min(cores, join.bins - join.first_bin), 0.0) /
-            std::accumulate(join.bin_speeds.begin(), join.bin_speeds.end(), 0.0);
+  DenseJob job;  // a segment is whole, however large: what comes here is more than an equal part of the values
+  job.divide(join, cores);
+  std::size_t own = 0;
+  for (const Segment& segment : job.model_.segments()) {
+    if (job.is_here(segment) || job.is_kept(segment)) own += segment.count * sizeof(float);
   }
-  share += static_cast<double>(join.elastic.kept.count + join.elastic.adopted.count) / join.bins;
-  const auto own = static_cast<std::size_t>(static_cast<double>(bytes) * std::min(share, 1.0));
   const std::size_t pushes = static_cast<std::size_t>(join.size) * join.wire.frame_bytes(own / sizeof(float));
   return (copies + (join.wire.lossy() ? 1 : 0)) * own + (join.is_async ? 2 : 1) * pushes;
 }

@@ -36,7 +36,7 @@ class DenseJob {
                : 0;
   }
   net::RegionAddress region_address() const { return region_ ? region_->address() : net::RegionAddress(); }
-  // Memory that a job of this form takes here, in bytes.
+  // Memory that a job of this form takes here, in bytes; of no more segments than a server bears (service.cpp).
   static std::size_t bytes_needed(const ServerJoin& join, int cores, bool in_memory);
 
   // The part of the state, for the service's thread while no round is under way; empty if there is no such part here,
@@ -51,6 +51,9 @@ class DenseJob {
   // there: then the state is given to this server anew.
   bool take_over(DenseJob& before, std::uint64_t updates);
   bool has_begun() const { return has_begun_; }
+  // Whether it keeps what was before each update, and may keep another server's state.
+  bool keeps() const { return !counts_.empty(); }
+  int cores() const { return cores_; }
   // How long the state is kept where nobody works on it.
   double kept_seconds() const { return join_.elastic.kept_seconds; }
 
@@ -71,6 +74,7 @@ class DenseJob {
   friend class DenseShardTask;
   friend class AsyncShardTask;
   friend class ReplicaTask;
+  void divide(const ServerJoin& join, int cores);
   bool is_here(const Segment& segment) const {
     return segment.bin >= join_.first_bin && segment.bin < join_.first_bin + cores_;
   }

@@ -277,6 +277,7 @@ class RackShardTask final : public AggregationTask {
         chunk_(std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16)),
         taken_(job_->join_.racks.servers.size()) {
     std::size_t announcement = 0;  // of the bucket
+    std::size_t longest = 0;
     const std::vector<Segment>& segments = job_->model_.segments();
     for (std::size_t index = 0; index < segments.size(); ++index) {
       const Segment& segment = segments[index];
@@ -290,8 +291,9 @@ class RackShardTask final : public AggregationTask {
       std::vector<std::size_t>& racks = items_[announcement].racks;
       if (std::ranges::find(racks, owner) == racks.end()) racks.push_back(owner);
       items_.push_back({bucket, &segment, index, {owner}});
+      longest = std::max(longest, segment.count);
     }
-    if (job_->join_.wire.type != collective::WireType::kNative) scratch_.resize(chunk_);
+    if (job_->join_.wire.type != collective::WireType::kNative) scratch_.resize(std::min(chunk_, longest));
     for (const Item& item : items_) {
       post_up(item, 1);
       post_down(item, 1);

@@ -151,9 +151,10 @@ void SparseJob::let_go(std::size_t bytes) {
 Status SparseJob::open_tables() {
   const std::size_t quota = limits_.quota_bytes;
   for (const SparseTableOptions& table : open_.tables) {
-    table_bytes_ += table.memory_bytes;
+    const bool is_too_much = table.memory_bytes > std::numeric_limits<std::size_t>::max() - table_bytes_;
+    table_bytes_ += is_too_much ? 0 : table.memory_bytes;
     const bool unbounded = table.memory_bytes == 0 && (quota > 0 || limits_.tenant_quota_bytes > 0);
-    if (unbounded || (quota > 0 && table_bytes_ > quota)) {
+    if (unbounded || is_too_much || (quota > 0 && table_bytes_ > quota)) {
       return fail(ErrorCode::kRefused, "job '{}': table '{}' asks for {} here; all its tables together may have {}",
                   name_, table.name, table.memory_bytes == 0 ? "unbounded memory" : size_text(table.memory_bytes),
                   size_text(quota > 0 ? quota : limits_.tenant_quota_bytes));

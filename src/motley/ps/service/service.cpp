@@ -45,14 +45,19 @@ bool takes_requests(const Connection& connection) {
   return connection.pending_sends() <= kMaxAnswers;
 }
 
-// What would fill this machine's memory, or keep everybody waiting while it is cut, is refused before that.
-Status check_size(const ServerJoin& join, std::size_t bytes, const std::string& job) {
+// What would fill this machine's memory is refused before that.
+Status check_memory(std::size_t bytes, const std::string& job) {
   const double needed = static_cast<double>(bytes);
   const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (needed > memory) {
     return fail(ErrorCode::kRefused, "job '{}' needs {} here; this machine has {}", job, format_bytes(needed),
                 format_bytes(memory));
   }
+  return {};
+}
+
+// What would keep everybody waiting while it is cut, likewise.
+Status check_segments(const ServerJoin& join, const std::string& job) {
   const std::size_t segments = segment_count(join.bucket_elements, join.chunk_bytes, join.bins);
   if (static_cast<double>(segments) * join.bins > kMaxLooks) {
     return fail(ErrorCode::kRefused, "job '{}' has a model of {} segments for {} cores; accepted: a product of {}", job,
@@ -485,8 +490,9 @@ void Service::admit_channel(const Claim& claim, std::unique_ptr<Connection> conn
   const bool awaited = job != nullptr && job->claim.identity.session == claim.identity.session &&
                        job->claim.identity.epoch == claim.identity.epoch &&
                        (job->dense || (job->rack && job->rack->ready())) && job->ranks.contains(rank) &&
-                       job->ranks[rank].join && core < cores_.size() && !job->shared[core] &&
-                       !job->ranks[rank].channels[core];
+                       job->ranks[rank].join &&
+                       std::cmp_less(core, job->dense ? job->dense->cores() : job->rack->cores()) &&
+                       core < cores_.size() && !job->shared[core] && !job->ranks[rank].channels[core];
   if (!awaited) return refuse(std::move(connection), "there is no such channel");
   job->ranks[rank].channels[core] = std::move(connection);
   share_if_complete(*job, core);
@@ -535,7 +541,8 @@ void Service::admit_replica(const Claim& claim, std::unique_ptr<Connection> conn
   const std::uint32_t core = claim.identity.purpose - kServerReplica;
   Job* job = find_job(claim.identity.tenant, claim.identity.job);
   const bool is_awaited = job != nullptr && job->claim.identity.session == claim.identity.session &&
-                          job->claim.identity.epoch == claim.identity.epoch && job->dense && !job->ranks.empty() &&
+                          job->claim.identity.epoch == claim.identity.epoch && job->dense && job->dense->keeps() &&
+                          !job->ranks.empty() &&
                           std::cmp_less(core, job->ranks.begin()->second.join->elastic.kept.count);
   if (!is_awaited) return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such replica", -1});
   const std::uint64_t task = next_job_++;
@@ -697,9 +704,10 @@ Status Service::join(Job& job, int newest) {
 
   const bool in_memory = std::ranges::all_of(
       ranks, [&](const Rank& rank) { return rank.join->region.valid() && rank.join->host_id == host_id_; });
+  MOTLEY_TRY(check_segments(join, job.name));
   const std::size_t bytes = DenseJob::bytes_needed(join, used_cores(join), in_memory);
   MOTLEY_TRY(take_memory(job, bytes));
-  MOTLEY_TRY(check_size(join, bytes, job.name));
+  MOTLEY_TRY(check_memory(bytes, job.name));
   std::vector<std::unique_ptr<net::Region>> regions;
   if (in_memory) {
     for (const Rank& rank : ranks) {
@@ -783,7 +791,8 @@ Status Service::join_rack(Job& job, int newest) {
   if (!std::ranges::all_of(ranks, here)) return {};
   const std::size_t bytes = RackJob::bytes_needed(join, rack);
   MOTLEY_TRY(take_memory(job, bytes));
-  MOTLEY_TRY(check_size(join, bytes, job.name));
+  MOTLEY_TRY(check_memory(bytes, job.name));
+  MOTLEY_TRY(check_segments(join, job.name));
   Claim claim = job.claim;
   claim.identity.job += kBetweenRacks;
   claim.identity.rank = static_cast<int>(std::ranges::find(racks, rack) - racks.begin());
