@@ -50,6 +50,8 @@ TEST(Units, ExactTextIsReadBackAsTheSameValue) {
 
 TEST(Units, FormatsShortly) {
   EXPECT_EQ(format_bytes(46.8e6), "46.8 MB");
+  EXPECT_EQ(format_bytes(999.7e6), "1 GB");
+  EXPECT_EQ(format_bytes(999.4e3), "999 KB");
   EXPECT_EQ(format_seconds(0.0123), "12.3 ms");
   EXPECT_EQ(format_seconds(65), "1 min 5 s");
   EXPECT_EQ(format_seconds(0), "0 s");

@@ -256,6 +256,10 @@ TEST(Auc, IsThatOfAllPairsAndAddsUpOverParts) {
     EXPECT_NEAR(value.value, area_of_pairs(scores, classes), 1e-3);
     EXPECT_DOUBLE_EQ(first.values().back().value, value.value);
   }
+  // Of more outputs than there are classes in the data there is no area.
+  Evaluation wide(Loss::kCrossEntropy, default_metrics(Loss::kCrossEntropy, 2));
+  ASSERT_TRUE(wide.add(torch::randn({10, 4}), torch::randint(2, {10, 1}, torch::kInt64)));
+  EXPECT_TRUE(std::isnan(wide.values().back().value));
   Evaluation none(Loss::kBce, {Metric::kAuc});
   EXPECT_TRUE(std::isnan(none.values().back().value));
 }

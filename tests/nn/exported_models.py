@@ -145,6 +145,29 @@ class Language(nn.Module):
         return self.head(x) + torch.tensor([0.5])
 
 
+class Positions(nn.Module):
+    """Angles that need all digits of float32, as rotary embeddings have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("frequencies", 10000 ** (-torch.arange(0, 4) / 4))
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            angles = x.float() @ self.frequencies[None, :].float()
+        return torch.sin(angles) * self.scale
+
+
+class Normalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.InstanceNorm2d(3, affine=True, track_running_stats=True)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
 class Chain(nn.Module):
     def __init__(self):
         super().__init__()
@@ -324,7 +347,8 @@ def main():
     write(folder, "vit", ViT(), images(3, 8, 8))
     write(folder, "language", Language(), lambda samples: torch.randint(20, (samples, 7)))
     for name, net, shape in (("chain", Chain(), (3, 4)), ("skip", Skip(), (4,)), ("no_chain", NoChain(), (4,)),
-                             ("inplace", Inplace(), (4,)), ("frozen", Frozen(), (3,))):
+                             ("inplace", Inplace(), (4,)), ("frozen", Frozen(), (3,)), ("positions", Positions(), (1,)),
+                             ("normalised", Normalised(), (3, 4, 4))):
         export(net, (torch.randn(5, *shape),), folder / f"{name}.pt2")
     export(AnyLength(), (torch.randn(5, 6),), folder / "any_length.pt2", dims=({0: "batch", 1: "length"},))
     export(Several(), (torch.randn(5), torch.randn(5)), folder / "several.pt2")

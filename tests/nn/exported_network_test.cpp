@@ -243,6 +243,35 @@ TEST(ExportedModels, RecomputationAndAutocastAreThoseOfAnyNetwork) {
   EXPECT_EQ((*cast)->forward(0, {inputs})->front().scalar_type(), torch::kBFloat16);
 }
 
+// In bfloat16 a position of 1001 is 1000, and its sine another.
+TEST(ExportedModels, WhatStandsOutsideAutocastIsComputedSo) {
+  const auto stage = make_stage(exported_spec("positions"), 0, {.autocast = true});
+  ASSERT_TRUE(stage) << stage.error().message;
+  const torch::Tensor positions = torch::arange(1000, 1020, torch::kFloat32).reshape({-1, 1});
+  const auto found = (*stage)->forward(0, {positions});
+  ASSERT_TRUE(found) << found.error().message;
+  const torch::Tensor frequencies = torch::pow(10000.0, -torch::arange(4, torch::kFloat64) / 4);
+  const torch::Tensor expected = torch::sin(positions.to(torch::kFloat64) * frequencies);
+  EXPECT_LT((found->front().to(torch::kFloat64) - expected).abs().max().item<double>(), 1e-3);
+}
+
+// It has a count of batches and never counts; one worker's statistics are PyTorch's.
+TEST(ExportedModels, RunningStatisticsOfInstanceNormAreKept) {
+  const auto stage = make_stage(exported_spec("normalised"), 0, {});
+  ASSERT_TRUE(stage) << stage.error().message;
+  ASSERT_EQ((*stage)->batch_norms().size(), 1U);
+  BatchNormAverage average(**stage);
+  for (int step = 0; step < 3; ++step) {
+    average.begin_step();
+    ASSERT_TRUE((*stage)->forward(step, {torch::randn({5, 3, 4, 4}) * 2 + 1}));
+    const BatchNormLayer norm = (*stage)->batch_norms().front();
+    const torch::Tensor mean = norm.running_mean.clone(), variance = norm.running_var.clone();
+    average.finish_step(average.contribution(5));
+    EXPECT_TRUE(torch::allclose(norm.running_mean, mean, 1e-5, 1e-6));
+    EXPECT_TRUE(torch::allclose(norm.running_var, variance, 1e-5, 1e-6));
+  }
+}
+
 class RefusedFiles : public ::testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove(path_); }

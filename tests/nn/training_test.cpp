@@ -398,6 +398,22 @@ TEST(BatchNorm, SeveralMicroBatchesCountAsOneBatch) {
   }
 }
 
+// PyTorch's kernel, of which an exported network has no more, gives a single sample a variance of 0 / 0.
+TEST(BatchNorm, ASingleSampleSaysNothingOfItsSpread) {
+  torch::manual_seed(10);
+  const auto stage = batch_norm_stage(0.2);
+  BatchNormAverage average(*stage);
+  average.begin_step();
+  const std::vector<double> before = running_statistics(*stage);
+  ASSERT_TRUE(stage->forward(0, {torch::randn({2, 3}, torch::kFloat64)}));
+  const BatchNormLayer norm = stage->batch_norms().front();
+  norm.running_var.fill_(std::nan(""));
+  const std::vector<double> sums = average.contribution(1);
+  EXPECT_EQ(sums.front(), 0);
+  average.finish_step(sums);
+  EXPECT_EQ(running_statistics(*stage), before);
+}
+
 TEST(BatchNorm, IsFoundInOurNetworks) {
   NetworkSpec spec;
   spec.name = "resnet18";

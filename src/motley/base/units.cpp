@@ -101,7 +101,7 @@ std::string exact_seconds(double seconds) {
 std::string format_bytes(double bytes) {
   const char* units[] = {"B", "KB", "MB", "GB", "TB", "PB"};
   int unit = 0;
-  while (std::abs(bytes) >= 1000 && unit < 5) {
+  while (std::abs(bytes) >= 999.5 && unit < 5) {  // what is 1000 with three digits
     bytes /= 1000;
     ++unit;
   }

@@ -79,6 +79,9 @@ std::string explain_flag(const CommandText& command, const std::string& word, co
 std::string explain_mismatch(const CommandText& command, const std::string& what) {
   const std::string name = what.substr(0, what.find(':'));
   const FlagText* flag = command.find(name);
+  if (flag != nullptr && what.find("At Most") != std::string::npos) {
+    return fmt::format("{}: {}: is given more than once; accepted: once ({})", command.name(), name, flag->help);
+  }
   return flag == nullptr
              ? fmt::format("{}: {}", command.name(), what)
              : fmt::format("{}: {}: has no value; accepted: {} ({})", command.name(), name, flag->type, flag->help);

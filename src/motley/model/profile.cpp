@@ -142,7 +142,7 @@ static void fields(Archive& archive, Profile& profile) {
   archive.required("graph", profile.graph);
   archive.required("batch_size", profile.batch,
                    {NumberIs::kPositive, "Samples at which the cost model's OCT and ODT are taken."});
-  archive.required("devices", profile.devices);
+  archive.required("devices", profile.devices, kNotEmpty);
   archive.optional("links", profile.links,
                    "Between a device of one type and one of another, or another of the same; both directions.");
 }

@@ -132,13 +132,15 @@ class ChainCutter {
     }
   }
 
-  // Whether all that is alive after the node are tensors that can be handed over: a row for each sample, and nothing
-  // that is written into later.
+  // Whether all that is alive after the node are tensors that can be handed over: a row for each sample, of real
+  // numbers, all of one type, and nothing that is written into later.
   bool can_end(std::size_t position) const {
     return std::ranges::all_of(alive_[position], [&](int number) {
       const ExportedValue& about = value(number);
       const auto written = last_written_.find(flow_.root(number));
-      return about.is_tensor() && !about.sizes.empty() && about.sizes.front() == program_->batch &&
+      return about.is_tensor() && c10::isFloatingType(*about.dtype) &&
+             about.dtype == value(alive_[position].front()).dtype && !about.sizes.empty() &&
+             about.sizes.front() == program_->batch &&
              std::none_of(about.sizes.begin() + 1, about.sizes.end(),
                           [&](const std::string& size) { return size.find(program_->batch) != std::string::npos; }) &&
              (written == last_written_.end() || written->second <= position);
@@ -270,7 +272,9 @@ class ExportedNetwork final : public Network {
       if (momentum != nullptr && momentum->constant.isDouble()) layer.momentum = momentum->constant.toDouble();
       const auto count = std::ranges::find(
           program_->tensors, path.empty() ? "num_batches_tracked" : path + ".num_batches_tracked", &HeldTensor::name);
-      if (count != program_->tensors.end()) layer.num_batches_tracked = count->tensor;
+      // Some have it and never count, as PyTorch's InstanceNorm.
+      const bool counts = count != program_->tensors.end() && written_.contains(flow_.root(count->value));
+      if (counts) layer.num_batches_tracked = count->tensor;
       layers.push_back(std::move(layer));
     }
     return layers;

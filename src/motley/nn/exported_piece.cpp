@@ -1,6 +1,7 @@
 #include "motley/nn/exported_piece.h"
 
 #include <ATen/ScalarOps.h>
+#include <ATen/autocast_mode.h>
 
 #include <algorithm>
 #include <map>
@@ -11,6 +12,35 @@ namespace motley::nn {
 namespace {
 
 using Kind = Operand::Kind;
+
+// An operator that stands outside autocast is run so.
+class AutocastPause {
+ public:
+  AutocastPause(torch::DeviceType type, bool pauses)
+      : type_(type), has_begun_(pauses && at::autocast::is_autocast_enabled(type)) {
+    if (has_begun_) at::autocast::set_autocast_enabled(type_, false);
+  }
+  ~AutocastPause() {
+    if (has_begun_) at::autocast::set_autocast_enabled(type_, true);
+  }
+  AutocastPause(const AutocastPause&) = delete;
+  AutocastPause& operator=(const AutocastPause&) = delete;
+
+  bool has_begun() const { return has_begun_; }
+
+ private:
+  const torch::DeviceType type_;
+  const bool has_begun_;
+};
+
+// What autocast has made narrower than the weights comes back to their type, which all had when the file was made.
+void widen(std::vector<c10::IValue>& stack, torch::Dtype dtype) {
+  for (c10::IValue& value : stack) {
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == torch::kBFloat16) {
+      value = value.toTensor().to(dtype);
+    }
+  }
+}
 
 template <class Function>
 void for_each_operand_value(const ExportedNode& node, Function function) {
@@ -223,7 +253,9 @@ void ExportedPiece::run_step(const Step& step, const ExportedState& state, std::
   } else {
     for (const Operand& operand : node.operands) stack.push_back(resolve(operand, state, slots));
     if (node.op) {
-      const torch::AutoGradMode mode(torch::GradMode::is_enabled() && !node.without_gradients);
+      const torch::AutoGradMode mode(torch::GradMode::is_enabled() && !node.region.without_gradients);
+      const AutocastPause pause(state.device.type(), node.region.without_autocast);
+      if (pause.has_begun() && node.written.empty()) widen(stack, state.dtype);
       node.op->callBoxed(stack);
     } else {
       stack = {node.arithmetic(stack)};

@@ -377,13 +377,13 @@ class GraphReader {
     return found->second;
   }
 
-  void read_nodes(const Json& graph, Names& names, bool without_gradients) {
+  void read_nodes(const Json& graph, Names& names, const ExportedRegion& region) {
     for (const Json& node : graph.at("nodes")) {
       const std::string target = node.at("target");
       if (target.starts_with("torch.ops.higher_order.")) {
-        read_inner_graph(graph, node, target, names, without_gradients);
+        read_inner_graph(graph, node, target, names, region);
       } else if (target != "torch.ops.aten._assert_tensor_metadata.default") {  // which holds for the types of the file
-        read_node(graph, node, target, names, without_gradients);
+        read_node(graph, node, target, names, region);
       }
     }
   }
@@ -400,7 +400,7 @@ class GraphReader {
 
   // torch.no_grad() and a disabled autocast are graphs of their own; their nodes take their place.
   void read_inner_graph(const Json& graph, const Json& node, const std::string& target, Names& names,
-                        bool without_gradients) {
+                        const ExportedRegion& region) {
     const std::string word = target.substr(target.rfind('.') + 1);
     const Json& inputs = node.at("inputs");
     std::size_t at = 0;
@@ -419,8 +419,10 @@ class GraphReader {
       const std::string name = argument_name(inner.at("inputs")[i]);
       inner_names[name] = find_value(names, argument_name(inputs[at + 1 + i].at("arg")));
     }
-    const bool inner_without = sets_gradients ? !inputs[0].at("arg").at("as_bool").get<bool>() : without_gradients;
-    read_nodes(inner, inner_names, inner_without);
+    ExportedRegion inner_region = region;
+    if (sets_gradients) inner_region.without_gradients = !inputs[0].at("arg").at("as_bool").get<bool>();
+    if (is_autocast) inner_region.without_autocast = true;
+    read_nodes(inner, inner_names, inner_region);
     std::vector<std::string> results;
     for (const Json& output : node.at("outputs")) {
       if (const auto list = output.find("as_tensors"); list != output.end()) {
@@ -445,10 +447,11 @@ class GraphReader {
     refuse("has a graph that takes or returns a {}", read_union(argument).first);
   }
 
-  void read_node(const Json& graph, const Json& json, const std::string& target, Names& names, bool without_gradients) {
+  void read_node(const Json& graph, const Json& json, const std::string& target, Names& names,
+                 const ExportedRegion& region) {
     ExportedNode node;
     node.modules = read_modules(metadata(json));
-    node.without_gradients = without_gradients;
+    node.region = region;
     if (const auto found = arithmetic().find(target); found != arithmetic().end()) {
       node.word = target.substr(target.find_last_of('.') + 1);
       node.arithmetic = found->second;
@@ -730,7 +733,7 @@ class ProgramReader {
           first.sizes.empty() ? "one value" : first.sizes.front() + " samples", first.name);
     }
     program_.batch = first.sizes.front();
-    reader_.read_nodes(graph, names_, /*without_gradients=*/false);
+    reader_.read_nodes(graph, names_, {});
     if (signature.at("output_specs").size() > graph.at("outputs").size()) refuse("is damaged: its outputs");
     for (const Json& spec : signature.at("output_specs")) read_output(spec);
     if (program_.outputs.empty()) refuse("returns no tensor");
@@ -781,7 +784,7 @@ class ProgramReader {
     node.op = c10::Dispatcher::singleton().findSchema({"aten::copy_", ""});
     node.operands = {{Kind::kValue, {}, {held->value}}, {Kind::kValue, {}, {value}}, {Kind::kConstant, false}};
     node.written = {held->value};
-    node.without_gradients = true;
+    node.region.without_gradients = true;
     program_.nodes.push_back(std::move(node));
   }
 

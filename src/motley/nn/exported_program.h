@@ -44,6 +44,12 @@ struct ModuleCall {
   std::string type;  // its class, without the module of Python that has it
 };
 
+// What a node stands in.
+struct ExportedRegion {
+  bool without_gradients = false;  // torch.no_grad()
+  bool without_autocast = false;   // torch.autocast(..., enabled=False)
+};
+
 struct ExportedNode {
   std::string word;  // what it does, such as "conv2d"
   std::optional<c10::OperatorHandle> op = {};
@@ -52,7 +58,7 @@ struct ExportedNode {
   std::vector<std::vector<int>> outputs = {};  // the values of each result; -1: not used
   std::vector<bool> is_list = {};              // whether the result is a list of tensors
   std::vector<ModuleCall> modules = {};        // from the outermost in, without the network itself
-  bool without_gradients = false;              // stands in torch.no_grad()
+  ExportedRegion region = {};
   bool is_random = false;
   std::vector<int> written = {};                // the values that it writes into
   std::vector<std::pair<int, int>> views = {};  // values that it makes, each with what it is a view of

@@ -50,11 +50,15 @@ std::size_t count_totals(Metric metric) {
   return metric == Metric::kAuc ? 2 * static_cast<std::size_t>(kAucBins) : 2;
 }
 
+// Other outputs for two classes, such as a thousand of which two are used, have no order of samples.
+bool has_order(Loss loss, const torch::Tensor& outputs) {
+  return loss != Loss::kCrossEntropy || (outputs.dim() == 2 && outputs.size(1) == 2);
+}
+
 // One number a sample, which is larger the more it looks like class 1; in [0, 1].
 torch::Tensor probabilities(Loss loss, const torch::Tensor& outputs) {
   const torch::Tensor values = outputs.to(torch::kFloat64);
   if (loss == Loss::kCrossEntropy) {
-    TORCH_CHECK(values.dim() == 2 && values.size(1) == 2, "auc needs two outputs a sample");
     return torch::sigmoid(values.select(1, 1) - values.select(1, 0));
   }
   return torch::sigmoid(values.reshape({-1}));
@@ -123,6 +127,7 @@ Status Evaluation::add(const torch::Tensor& outputs, const torch::Tensor& target
     for (const Metric metric : metrics_) {
       const std::span<double> own = totals().subspan(at, count_totals(metric));
       at += own.size();
+      if (metric == Metric::kAuc && !has_order(loss_, outputs)) continue;  // it is not a number then
       if (metric == Metric::kAuc) {
         const torch::Tensor bins = (probabilities(loss_, outputs) * kAucBins).to(torch::kInt64).clamp(0, kAucBins - 1);
         const torch::Tensor places = bins + here.reshape({-1}).gt(0.5).to(torch::kInt64) * kAucBins;

@@ -226,6 +226,8 @@ std::vector<double> BatchNormAverage::contribution(double samples) const {
     std::vector<double> seen = read_statistics(layers_[i]);
     const std::size_t channels = seen.size() / 2;
     for (std::size_t c = 0; c < seen.size(); ++c) seen[c] = has_seen ? (seen[c] - kept * before[c]) / (1 - kept) : 0;
+    // A channel of one value has no variance: what was seen counts as nothing.
+    if (!std::ranges::all_of(seen, [](double value) { return std::isfinite(value); })) return contribution(0);
     for (std::size_t c = 0; c < channels; ++c) seen[channels + c] += seen[c] * seen[c];
     for (const double value : seen) sums.push_back(samples * value);
   }
@@ -234,7 +236,7 @@ std::vector<double> BatchNormAverage::contribution(double samples) const {
 
 void BatchNormAverage::finish_step(std::span<const double> sums) {
   const double samples = sums.front();
-  if (samples <= 0) return;
+  if (samples <= 0) return undo_step();
   sums = sums.subspan(1);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const auto& [before, batches] = before_[i];

@@ -25,7 +25,8 @@ BarRow presence(const Run& run, std::size_t worker, const std::string& name) {
   std::int64_t first = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (worker >= steps[i].samples.size() || steps[i].samples[worker] == 0) continue;
-    const bool goes_on = i > 0 && steps[i - 1].samples[worker] > 0;
+    // An attempt before may have had fewer workers.
+    const bool goes_on = i > 0 && worker < steps[i - 1].samples.size() && steps[i - 1].samples[worker] > 0;
     if (!goes_on) {
       first = steps[i].step;
       segments.push_back({i > 0 ? steps[i - 1].time : 0, 0, "compute", ""});

@@ -68,6 +68,35 @@ TEST(Images, DecodesPngOfAllKindsToThreeChannels) {
   EXPECT_THAT(image->pixels, ElementsAre(10, 20, 30));
 }
 
+// As Pillow, which gives what is stored, whatever the file says of its gamma.
+TEST(Images, TheGammaOfAPngChangesNoPixel) {
+  const Pixels pixels = count_up(2 * 3 * 3);
+  std::string bytes = png(2, 3, pixels, PNG_FORMAT_RGB);
+  const std::string linear("\0\0\0\4gAMA\0\1\x86\xa0\x31\xe8\x96\x5f", 16);  // 1.0, and its checksum
+  std::string with_gamma;
+  for (std::size_t at = 8; at < bytes.size();) {
+    const std::size_t end =
+        at + 12 + static_cast<unsigned char>(bytes[at + 3]) + 256 * static_cast<unsigned char>(bytes[at + 2]);
+    const std::string chunk = bytes.substr(at, end - at);
+    if (chunk.substr(4, 4) == "IHDR") with_gamma = bytes.substr(0, 8) + chunk + linear;
+    if (chunk.substr(4, 4) == "IDAT" || chunk.substr(4, 4) == "IEND") with_gamma += chunk;
+    at = end;
+  }
+  const auto image = decode_image(with_gamma, "a.png");
+  ASSERT_TRUE(image) << image.error().message;
+  EXPECT_EQ(image->pixels, pixels);
+}
+
+// As many photographs have them.
+TEST(Images, StrayBytesInAJpegAreNoDamage) {
+  std::string bytes = jpeg(16, 16, Pixels(16 * 16 * 3, 77));
+  const auto clean = decode_image(bytes, "a.jpg");
+  bytes.insert(bytes.size() - 2, std::string(50, 'x'));  // before the marker of its end
+  const auto image = decode_image(bytes, "a.jpg");
+  ASSERT_TRUE(image) << image.error().message;
+  EXPECT_EQ(image->pixels, clean->pixels);
+}
+
 TEST(Images, DecodesJpegUpToItsLoss) {
   Pixels pixels(16 * 8 * 3);
   for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(40 + i / 48 * 5 + i % 3 * 30);

@@ -60,6 +60,14 @@ TEST_F(Tokens, AStreamIsCutIntoWindowsAndTheTokensThatFollow) {
   EXPECT_THAT(refusal(), HasSubstr("accepted: data.token_dtype: auto"));
 }
 
+// Its first token is what a gzip file begins with.
+TEST_F(Tokens, AStreamIsNotTakenForGzip) {
+  std::vector<std::uint16_t> stream = kStream;
+  stream.front() = 0x8b1f;
+  write("train.bin", as_bytes(stream));
+  EXPECT_THAT(read(*open(), {0}).features, ElementsAre(0x8b1f, 6, 50256));
+}
+
 TEST_F(Tokens, RowsAreSamples) {
   write("rows.npy", npy<std::int32_t>("<i4", "(3, 4)", {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
   for (const std::uint32_t sequence : {0U, 3U}) {

@@ -343,6 +343,37 @@ TEST_F(DataNodeTest, RefusesWithTheReason) {
   EXPECT_THAT(server.error().message, HasSubstr("this is a data server"));
 }
 
+// A file that cannot be read ends who asks for it, with its name, and nobody who does not.
+TEST_F(DataNodeTest, SaysWhyItCannotReadSamples) {
+  class Damaged final : public Dataset {
+   public:
+    explicit Damaged(std::unique_ptr<Dataset> whole) : whole_(std::move(whole)) {}
+    std::uint32_t size() const override { return whole_->size(); }
+    const std::vector<std::int64_t>& feature_shape() const override { return whole_->feature_shape(); }
+    data::TargetKind target_kind() const override { return whole_->target_kind(); }
+    std::uint32_t class_count() const override { return whole_->class_count(); }
+    std::uint32_t target_width() const override { return whole_->target_width(); }
+    Status read(std::span<const std::uint32_t> samples, const data::ReadTarget& into) const override {
+      if (std::ranges::find(samples, 7U) == samples.end() || samples.size() == 1) return whole_->read(samples, into);
+      return fail(ErrorCode::kCorrupt, "cat/7.jpg: a damaged JPEG image");
+    }
+
+   private:
+    const std::unique_ptr<Dataset> whole_;
+  };
+  const auto served = node(std::make_unique<Damaged>(dataset("npy")));
+  const auto remote = RemoteDataset::open(access(served->endpoint()));
+  ASSERT_TRUE(remote) << remote.error().message;
+  Batch batch;
+  batch.samples = {6, 7};
+  (*remote)->expect(batch.samples, {});
+  const Status read = read_batch(**remote, batch, {});
+  ASSERT_FALSE(read);
+  EXPECT_THAT(read.error().message, AllOf(HasSubstr("data server at "), HasSubstr("cat/7.jpg: a damaged JPEG image"),
+                                          testing::Not(HasSubstr("lost"))));
+  expect_equal(make_batch(**remote, {5, 8}), make_batch(*dataset("npy"), {5, 8}));
+}
+
 // Who knows the token and sends nonsense is told so, and nobody else is the worse for it.
 TEST_F(DataNodeTest, SurvivesNonsense) {
   const auto local = dataset("csv");

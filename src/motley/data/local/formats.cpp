@@ -330,7 +330,7 @@ Result<IdxArray> parse_idx(std::string_view bytes, const std::string& name) {
 }
 
 bool is_gzip(std::string_view bytes) {
-  return bytes.starts_with("\x1f\x8b");
+  return bytes.starts_with("\x1f\x8b\x08");  // with the only method there is
 }
 
 Result<std::string> gunzip(std::string_view bytes, const std::string& name, std::size_t limit) {

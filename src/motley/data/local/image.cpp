@@ -24,9 +24,14 @@ Result<Image> decode_jpeg(std::string_view bytes, const std::string& name) {
   const auto damaged = [&] {
     return fail(ErrorCode::kCorrupt, "{}: a damaged JPEG image: {}", name, tjGetErrorStr2(decoder.get()));
   };
+  // What it warns of, others read without a word, but for images that end too soon.
+  const auto is_good = [&](int returned) {
+    return returned == 0 || (tjGetErrorCode(decoder.get()) == TJERR_WARNING &&
+                             !std::string_view(tjGetErrorStr2(decoder.get())).starts_with("Premature end"));
+  };
   const auto* const data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, subsampling = 0, colours = 0;
-  if (tjDecompressHeader3(decoder.get(), data, bytes.size(), &width, &height, &subsampling, &colours) != 0) {
+  if (!is_good(tjDecompressHeader3(decoder.get(), data, bytes.size(), &width, &height, &subsampling, &colours))) {
     return damaged();
   }
   if (width <= 0 || height <= 0)
@@ -37,14 +42,32 @@ Result<Image> decode_jpeg(std::string_view bytes, const std::string& name) {
   }
   Image image{static_cast<std::uint32_t>(width), static_cast<std::uint32_t>(height), 3, {}};
   image.pixels.resize(std::size_t{image.width} * image.height * 3);
-  if (tjDecompress2(decoder.get(), data, bytes.size(), image.pixels.data(), width, 0, height, TJPF_RGB,
-                    TJFLAG_ACCURATEDCT) != 0) {
+  if (!is_good(tjDecompress2(decoder.get(), data, bytes.size(), image.pixels.data(), width, 0, height, TJPF_RGB,
+                             TJFLAG_ACCURATEDCT))) {
     return damaged();
   }
   return image;
 }
 
-Result<Image> decode_png(std::string_view bytes, const std::string& name) {
+// A PNG image without what it says of its gamma, by which libpng would change its pixels and others do not: its header
+// of 8 bytes, then chunks, each of them 4 bytes of length, 4 of type, so many of content, and 4 of checksum.
+std::string without_gamma(std::string_view bytes) {
+  constexpr std::size_t kHeader = 8, kAround = 12;
+  std::string kept(bytes.substr(0, kHeader));
+  bytes.remove_prefix(std::min(kHeader, bytes.size()));
+  while (bytes.size() >= kAround) {
+    std::uint32_t length = 0;
+    for (int i = 0; i < 4; ++i) length = length << 8 | static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)]);
+    const std::string_view chunk = bytes.substr(0, kAround + length);
+    const std::string_view type = chunk.substr(4, 4);
+    if (type != "gAMA" && type != "iCCP" && type != "sRGB") kept += chunk;
+    bytes.remove_prefix(chunk.size());
+  }
+  return kept.append(bytes);
+}
+
+Result<Image> decode_png(std::string_view given, const std::string& name) {
+  const std::string bytes = without_gamma(given);
   png_image png{};
   png.version = PNG_IMAGE_VERSION;
   const auto damaged = [&] { return fail(ErrorCode::kCorrupt, "{}: a damaged PNG image: {}", name, png.message); };

@@ -160,6 +160,8 @@ Status RemoteDataset::fetch(const Request& request) const {
       lost = of_node(*connection_, moved.error());
       connection_.reset();
       if (lost.code != ErrorCode::kPeerLost || ++losses == kMaxLosses) {
+        const auto why = lost.code == ErrorCode::kCorrupt ? ask_why(deadline) : std::nullopt;
+        if (why) return fail(why->within(node()));
         return fail(ErrorCode::kUnavailable, "the {} was lost: {}", node(), lost.message);
       }
       spdlog::warn("the {} was lost ({}); it has {:.3g} s to come back", node(), lost.message, deadline.remaining());
@@ -177,6 +179,34 @@ Status RemoteDataset::fetch(const Request& request) const {
     waits_.wait();
   }
   return {};
+}
+
+// A server that cannot read samples says why in place of them, which is no answer that a request waits for. So each
+// request is made once more, alone. Nothing: all can be answered now, or nobody says.
+std::optional<Error> RemoteDataset::ask_why(const Deadline& deadline) const {
+  std::optional<Error> why;
+  const auto ask_all = [&]() -> Status {
+    MOTLEY_TRY(connect(deadline));
+    for (const Request& request : requests_) {
+      const std::span<const std::uint32_t> samples = request.read.samples;
+      const std::size_t each = std::max<std::size_t>(1, sample_bytes(*description_, request.read.parts));
+      const std::size_t piece = std::clamp<std::size_t>(net::kMaxReceiveBytes / each, 1,
+                                                        samples_in_answer(*description_, request.read.parts));
+      for (std::size_t begin = 0; !request.done && begin < samples.size(); begin += piece) {
+        const auto part = samples.subspan(begin, std::min(piece, samples.size() - begin));
+        const std::string what = "why samples cannot be read";
+        MOTLEY_TRY(connection_->send(kDataRead, next_tag_++, encode_read(request.read.parts, part), deadline, what));
+        MOTLEY_ASSIGN(const net::Message message, connection_->receive(deadline, what));
+        if (message.header.type != kDataFailed) continue;
+        MOTLEY_ASSIGN(why, decode_failed(message.payload));
+        return {};
+      }
+    }
+    return {};
+  };
+  static_cast<void>(ask_all());
+  connection_.reset();
+  return why;
 }
 
 // Asks for what is expected, and takes what has come.
