@@ -256,8 +256,6 @@ TEST(Drf, GivesEverybodyTheSame) {
   EXPECT_DOUBLE_EQ(outcome.jobs[1].finished, 25);
 }
 
-// With three jobs of 10 and one of 100 device-seconds, a new job's index is 3 / (3 * 10 + 10), and one's that has had
-// 10 is 1 / 90: it makes way for a new one, which does not make way for another.
 // The second job could be done in time only if the first one were late.
 TEST(ElasticFlow, AdmitsNobodyForWhomAnotherWouldBeLate) {
   std::vector<Job> jobs = {{"first", 0, 400, 4}, {"second", 100, 100, 4}};
@@ -268,6 +266,8 @@ TEST(ElasticFlow, AdmitsNobodyForWhomAnotherWouldBeLate) {
   EXPECT_DOUBLE_EQ(replay(jobs, pool(4), **policy).jobs[0].finished, 400);
 }
 
+// With three jobs of 10 and one of 100 device-seconds, a new job's index is 3 / (3 * 10 + 10), and one's that has had
+// 10 is 1 / 90: it makes way for a new one, which does not make way for another.
 TEST(Gittins, AJobThatHasHadMuchMakesWay) {
   const auto policy = make_policy("gittins");
   ASSERT_TRUE(policy);

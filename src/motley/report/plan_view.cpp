@@ -281,8 +281,13 @@ Rows method_rows(const FoundPlan& view) {
 Rows regime_rows(const FoundPlan& view, const std::vector<planning::Regime>& regimes) {
   Rows rows = {{"from", "best", "plan"}};
   for (const planning::Regime& regime : regimes) {
-    rows.push_back({fmt::format("{:.4g}", regime.from), format_value(regime.answer, view.objective.criterion),
-                    regime.answer.best ? describe_stages(view, regime.answer) : "–"});
+    std::string plan = regime.answer.best ? describe_stages(view, regime.answer) : "–";
+    const std::int64_t micro_batches = regime.answer.micro_batches;
+    if (regime.answer.best && micro_batches > 0 && micro_batches != view.problem.micro_batches) {
+      plan += fmt::format(" in {}", format_count(micro_batches, "micro-batch", "es"));
+    }
+    rows.push_back(
+        {fmt::format("{:.4g}", regime.from), format_value(regime.answer, view.objective.criterion), std::move(plan)});
   }
   return rows;
 }

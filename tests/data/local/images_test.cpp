@@ -95,6 +95,7 @@ TEST(Images, StrayBytesInAJpegAreNoDamage) {
   const auto image = decode_image(bytes, "a.jpg");
   ASSERT_TRUE(image) << image.error().message;
   EXPECT_EQ(image->pixels, clean->pixels);
+  EXPECT_FALSE(decode_image(bytes.substr(0, bytes.size() - 2), "a.jpg")) << "it is cut off as well";
 }
 
 TEST(Images, DecodesJpegUpToItsLoss) {

@@ -85,6 +85,8 @@ TEST(BatchPlan, TheEqualSplitKeepsToLimits) {
   limits.assign(4, {.minimum = 2});
   EXPECT_THAT(equal_split(5, limits), ElementsAre(3, 2, 0, 0));
   EXPECT_THAT(equal_split(1, limits), ElementsAre(1, 0, 0, 0));
+  limits[2].minimum = 128;  // that one is to have many is no reason for others to have none
+  EXPECT_THAT(equal_split(256, limits), ElementsAre(64, 64, 64, 64));
 }
 
 // Whoever is lost in whatever order, each position of the window has one rank, and nobody loses what it had.

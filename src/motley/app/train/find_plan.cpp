@@ -206,15 +206,37 @@ Result<Solved> solve_by_measuring(const PlanFinder& finder, const planning::Plan
 }
 
 // The planner, of a step that may be cut into any of these problems' numbers of micro-batches: where something else
-// changes, another number may be the best.
+// changes, another number may be the best. Numbers that the planner refuses are left out, and then nothing is proved.
 planning::Planner in_any_number_of_micro_batches(const planning::Planner& planner,
                                                  const std::vector<planning::Problem>& problems) {
   const auto plan = [planner, &problems](const planning::Request& request) -> Result<planning::Answer> {
-    std::vector<planning::Problem> each(problems.size(), request.problem);
-    for (std::size_t i = 0; i < problems.size(); ++i) each[i].micro_batches = problems[i].micro_batches;
-    const SearchLimits limits{.seconds = request.seconds, .seed = request.seed};
-    MOTLEY_ASSIGN(Solved solved, solve(planner, each, request.objective, limits, request.stop));
-    return std::move(solved.answer);
+    const planning::Criterion criterion = request.objective.criterion;
+    std::optional<planning::Answer> best;
+    Error refused;
+    bool all_proved = true;
+    for (const planning::Problem& one : problems) {
+      planning::Problem problem = request.problem;
+      problem.micro_batches = one.micro_batches;
+      Result<planning::Answer> answer = planner.plan({.problem = problem,
+                                                      .objective = request.objective,
+                                                      .seed = request.seed,
+                                                      .seconds = request.seconds / static_cast<double>(problems.size()),
+                                                      .clock = request.clock,
+                                                      .stop = request.stop});
+      all_proved = all_proved && answer && answer->proved;
+      if (!answer) {
+        refused = answer.error();
+        continue;
+      }
+      answer->micro_batches = problem.micro_batches;
+      const bool is_better = answer->best && (!best || !best->best ||
+                                              planning::value(answer->evaluation, criterion) <
+                                                  planning::value(best->evaluation, criterion));
+      if (!best || is_better) best = std::move(*answer);
+    }
+    if (!best) return fail(refused);
+    best->proved = all_proved;
+    return std::move(*best);
   };
   return {planner.name, plan};
 }

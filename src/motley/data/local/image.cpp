@@ -24,10 +24,13 @@ Result<Image> decode_jpeg(std::string_view bytes, const std::string& name) {
   const auto damaged = [&] {
     return fail(ErrorCode::kCorrupt, "{}: a damaged JPEG image: {}", name, tjGetErrorStr2(decoder.get()));
   };
-  // What it warns of, others read without a word, but for images that end too soon.
+  // What it warns of, others read without a word, but for images that end too soon: behind the last start of their
+  // pixels there is no end.
+  const bool is_whole =
+      bytes.rfind("\xff\xd9") != std::string_view::npos &&
+      (bytes.rfind("\xff\xda") == std::string_view::npos || bytes.rfind("\xff\xd9") > bytes.rfind("\xff\xda"));
   const auto is_good = [&](int returned) {
-    return returned == 0 || (tjGetErrorCode(decoder.get()) == TJERR_WARNING &&
-                             !std::string_view(tjGetErrorStr2(decoder.get())).starts_with("Premature end"));
+    return returned == 0 || (tjGetErrorCode(decoder.get()) == TJERR_WARNING && is_whole);
   };
   const auto* const data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, subsampling = 0, colours = 0;

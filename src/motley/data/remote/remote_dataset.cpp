@@ -9,6 +9,7 @@ namespace motley::data {
 namespace {
 
 constexpr int kMaxLosses = 5;         // connections that one read may lose
+constexpr double kWhySeconds = 5;     // for a server to say why it could not read
 constexpr double kLookSeconds = 0.1;  // between two looks at whether the wait was cancelled
 
 // What a connection reports calls the node a rank, which it is not.
@@ -144,12 +145,14 @@ void RemoteDataset::ask(Request& request) const {
 
 // Until the request's answer is there.
 Status RemoteDataset::fetch(const Request& request) const {
+  const auto given_up = [&] { return fail(ErrorCode::kPeerLost, "reading from the {} was given up", node()); };
   const Deadline deadline = Deadline::after(access_.read_seconds);
   Error lost;
   int losses = 0;
   while (!request.done) {
     if (!connection_) {
       if (Status connected = connect(deadline); !connected) {
+        if (access_.cancelled()) return given_up();
         if (losses == 0) return connected;
         return fail(ErrorCode::kUnavailable, "the {} was lost: {}; {}", node(), lost.message,
                     connected.error().message);
@@ -160,14 +163,14 @@ Status RemoteDataset::fetch(const Request& request) const {
       lost = of_node(*connection_, moved.error());
       connection_.reset();
       if (lost.code != ErrorCode::kPeerLost || ++losses == kMaxLosses) {
-        const auto why = lost.code == ErrorCode::kCorrupt ? ask_why(deadline) : std::nullopt;
+        const auto why = lost.code == ErrorCode::kCorrupt ? ask_why(deadline.remaining()) : std::nullopt;
         if (why) return fail(why->within(node()));
         return fail(ErrorCode::kUnavailable, "the {} was lost: {}", node(), lost.message);
       }
       spdlog::warn("the {} was lost ({}); it has {:.3g} s to come back", node(), lost.message, deadline.remaining());
       continue;
     }
-    if (access_.cancelled()) return fail(ErrorCode::kPeerLost, "reading from the {} was given up", node());
+    if (access_.cancelled()) return given_up();
     if (deadline.passed()) {
       return fail(ErrorCode::kUnavailable, "the {} did not send {} samples within {:.3g} s", node(),
                   request.read.samples.size(), deadline.allowed());
@@ -183,7 +186,8 @@ Status RemoteDataset::fetch(const Request& request) const {
 
 // A server that cannot read samples says why in place of them, which is no answer that a request waits for. So each
 // request is made once more, alone. Nothing: all can be answered now, or nobody says.
-std::optional<Error> RemoteDataset::ask_why(const Deadline& deadline) const {
+std::optional<Error> RemoteDataset::ask_why(double seconds) const {
+  const Deadline deadline = Deadline::after(std::min(seconds, kWhySeconds));
   std::optional<Error> why;
   const auto ask_all = [&]() -> Status {
     MOTLEY_TRY(connect(deadline));

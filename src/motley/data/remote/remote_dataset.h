@@ -72,7 +72,7 @@ class RemoteDataset final : public data::Dataset {
   Result<Description> ask_for_description(net::Connection& connection, const Deadline& deadline) const;
   void ask(Request& request) const;
   Status fetch(const Request& request) const;
-  std::optional<Error> ask_why(const Deadline& deadline) const;
+  std::optional<Error> ask_why(double seconds) const;
   Result<bool> move_bytes() const;
   Status unpack_answer(const Request& request, const data::ReadTarget& into) const;
 

@@ -94,7 +94,7 @@ class RateSearch {
       std::ranges::pop_heap(nodes_, later_);
       Node node = std::move(nodes_.back());
       nodes_.pop_back();
-      search_.prove(std::min(stuck_, node.bound) * unit_);  // the least of all that are left
+      if (for_cost_) search_.prove(std::min(stuck_, node.bound) * unit_);  // the least of all that are left
       if (node.bound < limit()) process(std::move(node));
     }
     Answer answer = search_.answer();

@@ -182,6 +182,10 @@ Result<WhatIf> parse_what_if(std::string_view text, const Problem& problem) {
   return question;
 }
 
+static bool is_same(const Answer& one, const Answer& other) {
+  return one.best == other.best && one.micro_batches == other.micro_batches;
+}
+
 Result<std::vector<Regime>> what_if(const Planner& planner, const Request& request, const WhatIf& question) {
   std::vector<Regime> regimes;
   MOTLEY_ASSIGN(Answer first, answer_at(planner, request, question, question.low));
@@ -200,14 +204,14 @@ Result<std::vector<Regime>> what_if(const Planner& planner, const Request& reque
     if (request.stop.stop_requested()) break;
     MOTLEY_ASSIGN(Answer answer, answer_at(planner, request, question, value));
     // Every border between the two probes, from the left: the least value at which the plan is no longer the last one.
-    while (answer.best != regimes.back().answer.best) {
+    while (!is_same(answer, regimes.back().answer)) {
       double left = below;
       double right = value;
       Answer at_right = answer;
       while (whole ? right - left > 1 : right - left > std::max(kBorderWidth * right, kMinWidth * question.high)) {
         const double middle = whole ? std::floor((left + right) / 2) : (left + right) / 2;
         MOTLEY_ASSIGN(Answer at_middle, answer_at(planner, request, question, middle));
-        if (at_middle.best == regimes.back().answer.best) {
+        if (is_same(at_middle, regimes.back().answer)) {
           left = middle;
         } else {
           right = middle;

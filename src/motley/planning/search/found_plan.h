@@ -60,7 +60,7 @@ struct Regime {
 };
 // One value: a single regime. A range: every regime that is found on 17 values over it (a geometric series where low >
 // 0), its border narrowed to 0.1 % (or a millionth of the range) by bisection. Plans count as the same when their
-// stages and counts are. Counts are whole.
+// stages, counts and micro-batches are. Counts are whole.
 Result<std::vector<Regime>> what_if(const Planner& planner, const Request& request, const WhatIf& question);
 
 // What one method answered. `refused` says why it has no answer at all (a problem that it cannot take).

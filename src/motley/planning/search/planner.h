@@ -46,6 +46,7 @@ struct Answer {
   bool stopped = false;           // by the time limit or the stop token
   std::int64_t evaluations = 0;
   double seconds = 0;
+  std::int64_t micro_batches = 0;  // of best, where more than the request's were tried; 0: the request's
 
   // (value - bound) / bound; 0 where proved.
   double gap(Criterion criterion) const {

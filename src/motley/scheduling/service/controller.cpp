@@ -257,7 +257,7 @@ void Controller::add_live(int id, Capacity* free) {
   } else if (one.state == JobState::kRunning && !one.is_cancelled) {
     if (free != nullptr) free->take(there, jobs_.back().demand());
     progress.placement = there;
-    progress.resumes = one.attempt_started + (one.attempt > 1 ? one.restart_cost() : 0);
+    progress.resumes = one.attempt_started + one.start_seconds();
     if (!progress.placement.empty()) {
       progress.speed = speed(jobs_.back(), topology_.network, ring_place(topology_, progress.placement));
     }
@@ -379,7 +379,11 @@ void Controller::take_in(const AttemptSeen& seen, double now) {
       live_[place].count = seen.status.count;
       if (one.state == JobState::kRunning) follow_count(place, now);
       if (one.state == JobState::kStopping && is_to_be_asked(live_[place], now)) {
-        live_[place].tried = now;  // a service that was killed may not have come to it
+        // A service that was killed may not have come to it, or one whose store failed: it has all its time from now
+        // on.
+        if (live_[place].tried < 0) one.stop_by = std::max(one.stop_by, now + one.job.grace_seconds);
+        touch(one.id);
+        live_[place].tried = now;
         live_[place].is_unasked = false;
         command(Command::Kind::kAskToEnd, one);
       }
@@ -668,7 +672,7 @@ void Controller::reconcile(double now) {
     one.nodes = to_nodes(target);
     one.attempt_started = now;
     progress_[place].since = now;
-    progress_[place].resumes = now + (one.attempt > 1 ? one.restart_cost() : 0);
+    progress_[place].resumes = now + one.start_seconds();
     one.has_progress = false;
     one.is_killed = false;
     live_[place].count.reset();

@@ -2,6 +2,7 @@
 // knows of it, all of it durable. JSON, with the fields below by their names.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -207,6 +208,8 @@ struct JobRecord {
   bool is_named(const std::string& name) const { return job.name == name || fmt::format("{}", id) == name; }
   // What it is expected to lose when its workers change.
   double restart_cost() const { return measured_restart_cost.value_or(job.restart_cost_seconds); }
+  // Of that, from when the attempt is started: the one before has taken its time to end already.
+  double start_seconds() const { return attempt > 1 ? std::max(0.0, restart_cost() - stop_seconds) : 0; }
 };
 
 template <class Archive>

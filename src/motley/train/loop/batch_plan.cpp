@@ -9,12 +9,13 @@ data::BatchSplit equal_split(std::uint32_t window, std::span<const data::WorkerL
   const auto size = static_cast<std::uint32_t>(limits.size());
   data::BatchSplit shares(size);
   std::vector<std::uint32_t> present;  // ranks that may have samples
-  std::uint32_t minimum = 1;
+  std::uint32_t minimum = window;
   for (std::uint32_t i = 0; i < size; ++i) {
     if (limits[i].maximum == 0) continue;
     present.push_back(i);
-    minimum = std::max(minimum, limits[i].minimum);
+    minimum = std::min(minimum, limits[i].minimum);
   }
+  minimum = std::max(1U, minimum);
   // A small window is divided among the first ones, who have enough then.
   present.resize(std::clamp<std::size_t>(window / minimum, std::min<std::size_t>(1, present.size()), present.size()));
   const auto ranks = static_cast<std::uint32_t>(present.size());

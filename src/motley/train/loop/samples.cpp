@@ -87,7 +87,7 @@ Result<data::Batch> SampleReader::read(const Step& step, std::span<const std::ui
   Result<data::Batch> taken = loader_.take(context_.step_deadline());
   // Where a rank is lost, remote reads are given up, those ahead, too: what comes of that is no error of their own.
   if (!taken) MOTLEY_TRY(context_.session.health());
-  if (!taken && was_ahead) {
+  if (!taken && was_ahead && taken.error().code == ErrorCode::kPeerLost) {
     request();
     taken = loader_.take(context_.step_deadline());
   }
