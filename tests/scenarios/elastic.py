@@ -206,7 +206,7 @@ class Elastic(ElasticRun):
         output = process.communicate()[0]
         self.assertEqual(process.returncode, 0, output)
         self.assert_as_one_worker("run")
-        self.assertIn("rank 1 came too late", (self.folder / "run/logs/rank-1.log").read_text())
+        self.assertIn("rank 1 came too late", (self.folder / "run/logs/rank-1.log").read_text(), output)
 
     def by_hand(self, port, pace, least, *flags):
         """Three ranks of one machine, each started by itself in a folder of its own: their processes, and the flags of all."""

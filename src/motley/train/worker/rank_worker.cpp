@@ -89,7 +89,8 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
     session_->leave();
     return done;
   }
-  if (prepared && elastic_ && elastic_->is_newcomer() && came_too_late(done)) return {};
+  const bool is_of_others = prepared || prepared.error().rank >= 0;  // not, say, this host's memory
+  if (is_of_others && elastic_ && elastic_->is_newcomer() && came_too_late(done)) return {};
   Error error = done.error();
   if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kTimeout) {
     error = net::first_cause(*session_, error);
