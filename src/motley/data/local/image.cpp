@@ -26,11 +26,11 @@ Result<Image> decode_jpeg(std::string_view bytes, const std::string& name) {
   };
   // What it warns of, others read without a word, but for images that end too soon: behind the last start of their
   // pixels there is no end.
-  const bool is_whole =
-      bytes.rfind("\xff\xd9") != std::string_view::npos &&
-      (bytes.rfind("\xff\xda") == std::string_view::npos || bytes.rfind("\xff\xd9") > bytes.rfind("\xff\xda"));
   const auto is_good = [&](int returned) {
-    return returned == 0 || (tjGetErrorCode(decoder.get()) == TJERR_WARNING && is_whole);
+    if (returned == 0) return true;
+    const std::size_t pixels = bytes.rfind("\xff\xda"), end = bytes.rfind("\xff\xd9");
+    const bool is_whole = end != std::string_view::npos && (pixels == std::string_view::npos || pixels < end);
+    return is_whole && tjGetErrorCode(decoder.get()) == TJERR_WARNING;
   };
   const auto* const data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, subsampling = 0, colours = 0;
