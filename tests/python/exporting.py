@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 import torch
-from harness import BINARY, Scenario
+from harness import BINARY, Scenario, relative_difference
 
 from motley import _export
 
@@ -87,6 +87,30 @@ class Exporting(ExportCase):
             self.assertEqual(values.tobytes(), parts[name].tobytes(), name)
         shown = self.train("two", *flags, "--steps", 4, "--workers", 2)
         self.assertIn("step 4", shown)
+
+    def test_weights_in_another_order_of_dimensions_train_alike(self):
+        (self.folder / "model.py").write_text("""
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, memory_format):
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv, self.linear = nn.Conv2d(2, 6, (1, 3)), nn.Linear(12, 4)
+        self.to(memory_format=getattr(torch, memory_format))
+    def forward(self, x):
+        return self.linear(torch.relu(self.conv(x.reshape(-1, 2, 2, 3))).flatten(1))
+""")
+        for order in ("contiguous_format", "channels_last"):
+            self.export("model.py:Net", "--input", "12", "--arguments", f'{{"memory_format": "{order}"}}', "--output", f"{order}.pt2",
+                        "--job", f"{order}.yaml")
+            for method in ("tcp-ring", "parameter-server"):
+                self.train(f"{order}-{method}", "--model.name", "exported", "--model.hidden-sizes", "", "--model.path",
+                           self.folder / f"{order}.pt2", "--steps", 8, "--workers", 2, "--batch-split.mode", "equal",
+                           "--gradient-sync.method", method)
+        expected = self.weights("contiguous_format-tcp-ring")
+        for run in ("contiguous_format-parameter-server", "channels_last-tcp-ring", "channels_last-parameter-server"):
+            self.assertLess(relative_difference(expected, self.weights(run)), 1e-5, run)
 
     def test_the_program_asks_python(self):
         environment = {**os.environ, "MOTLEY_PYTHON": sys.executable}

@@ -1,5 +1,7 @@
 #include "motley/train/step/bucketed_gradient_sync.h"
 
+#include <ATen/ExpandUtils.h>
+
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
@@ -11,9 +13,11 @@
 namespace motley::train {
 namespace {
 
-// A parameter's values in a bucket of a server's flat arrays.
+// A parameter's values in a bucket of a server's flat arrays, laid out as its gradient is.
 torch::Tensor view(const nn::GradientBuckets::Place& place, const float* bucket) {
-  return torch::from_blob(const_cast<float*>(bucket) + place.offset, place.parameter.tensor.sizes(), torch::kFloat32);
+  const torch::Tensor& parameter = place.parameter.tensor;
+  return torch::from_blob(const_cast<float*>(bucket) + place.offset, parameter.sizes(),
+                          at::infer_dense_strides(parameter.sizes(), parameter.strides()), torch::kFloat32);
 }
 
 // The fields of the optimizer's state, in the order of the servers' arrays.
@@ -210,7 +214,9 @@ Status BucketedGradientSync::clip_at_servers(const Step& step, const Deadline& d
   double squares = 0;
   for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) squares += server_->squares(bucket);
   const double norm = std::sqrt(squares);
-  if (norm <= options_.max_grad_norm || report.reduced_not_finite > 0) return {};
+  // The same on all ranks, unlike what each has seen of its share of the weights.
+  if (norm <= options_.max_grad_norm || !std::isfinite(norm)) return {};
+  report.reduced_not_finite = 0;  // of weights that count for nothing
   server_->take_back(options_.max_grad_norm / norm);
   for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) {
     MOTLEY_TRY(parts_.method.reducer->start(static_cast<std::uint64_t>(step.number), bucket, report.samples));
