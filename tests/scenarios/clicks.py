@@ -76,6 +76,15 @@ class Clicks(planned.PlannedJobs):
                 self.assertEqual(relative_difference(self.weights(f"{name}-whole"), self.weights(name)), 0)
                 self.assertEqual(self.not_used_once(name), 0)
 
+    def test_each_checkpoint_that_is_kept_has_its_rows(self):
+        self.train("whole", "--steps", 30)
+        self.train("run", "--steps", 30, "--checkpoint.every-steps", 6, "--checkpoint.keep", 4)
+        for step in (18, 24, 30):
+            (self.folder / f"run/checkpoint/step-{step:08}/manifest.json").write_text("damaged")
+        self.assertIn("resumed after step 12", self.train("run", "--steps", 30, "--resume"))
+        self.assertEqual(relative_difference(self.weights("whole"), self.weights("run")), 0)
+        self.assertEqual(self.not_used_once("run"), 0)
+
     def test_a_lost_server_costs_no_sample(self):
         flags = ("--workers", 2, "--batch-split.mode", "equal", "--checkpoint.every-steps", 20, "--epochs", 6)
         self.train("whole", *flags)

@@ -379,6 +379,22 @@ TEST(Checkpoints, AGoodOneOfAStepStaysAndADamagedOneIsReplaced) {
   EXPECT_EQ(read(), "mended");
 }
 
+// What others have left unfinished is told by the name of its folder, not by those of the folders around it.
+TEST(Checkpoints, AreToldFromWhatIsUnfinished) {
+  TemporaryFolder folder;
+  const auto own = folder.path / "experiment.part-2" / "checkpoint";
+  std::filesystem::create_directories(own / "step-00000001.part-0");
+  Saved run(own, 0, {.keep = 2});
+  for (const std::int64_t step : {2, 3}) {
+    run.progress.step = step;
+    run.progress.saved_step = 0;
+    ASSERT_TRUE(run.checkpoints.save(run.state(), run.reporter));
+  }
+  EXPECT_TRUE(std::filesystem::exists(own / "step-00000002"));
+  EXPECT_TRUE(std::filesystem::exists(own / "step-00000003"));
+  EXPECT_FALSE(std::filesystem::exists(own / "step-00000001.part-0"));
+}
+
 // A run that went back past a damaged one keeps as many good ones as it is to.
 TEST(Checkpoints, ThoseOfLaterStepsAreNotCounted) {
   TemporaryFolder folder;

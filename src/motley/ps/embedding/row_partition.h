@@ -92,8 +92,8 @@ class RowPartition {
 
   // For reads of the cold tier without the lock: a record that was read after stamp() is the row's newest state if the
   // row is not here and has not left since. Tells leaving rows apart by part of their hash: errs on the safe side.
-  std::uint32_t stamp() const { return stamp_; }
-  bool unchanged_since(std::uint64_t hash, std::uint32_t stamp) const { return left_[hash % kLeftClasses] <= stamp; }
+  std::uint64_t stamp() const { return stamp_; }
+  bool unchanged_since(std::uint64_t hash, std::uint64_t stamp) const { return left_[hash % kLeftClasses] <= stamp; }
 
   // To be called before a row's floats change.
   void before_change(std::uint32_t slot);
@@ -138,8 +138,8 @@ class RowPartition {
   std::uint32_t hand_ = 0;
   std::size_t protected_ = 0;
 
-  std::uint32_t stamp_ = 0;
-  std::vector<std::uint32_t> left_;  // the stamp when a row of this class last left
+  std::uint64_t stamp_ = 0;
+  std::vector<std::uint64_t> left_;  // the stamp when a row of this class last left
 
   bool saving_ = false;
   std::uint32_t since_ = 0;

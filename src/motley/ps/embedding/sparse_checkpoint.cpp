@@ -226,8 +226,8 @@ Result<SparseManifest> read_sparse_manifest(const fs::path& folder, std::int64_t
 std::vector<std::int64_t> sparse_checkpoint_steps(const fs::path& folder) {
   std::vector<std::int64_t> steps;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
+  for (fs::directory_iterator at(folder, ignored); !ignored && at != fs::directory_iterator(); at.increment(ignored)) {
+    const std::string name = at->path().filename().string();
     if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
     std::int64_t step = 0;
     const char* end = name.data() + name.size() - kSuffix.size();
@@ -252,11 +252,10 @@ void prune_sparse_checkpoints(const fs::path& folder, std::int64_t step, int kee
   for (auto it = steps.begin(); it != steps.end(); ++it) {
     if (it < oldest_kept || it >= newer) fs::remove(manifest_path(folder, *it), ignored);
   }
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(kPrefix) && !name.ends_with(kSuffix) && !kept.contains(name)) {
-      fs::remove(entry.path(), ignored);
-    }
+  std::error_code end;
+  for (fs::directory_iterator at(folder, end); !end && at != fs::directory_iterator(); at.increment(end)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with(kPrefix) && !name.ends_with(kSuffix) && !kept.contains(name)) fs::remove(at->path(), ignored);
   }
 }
 

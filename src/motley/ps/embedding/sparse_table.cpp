@@ -146,7 +146,7 @@ Status SparseTable::pull(std::span<const std::uint64_t> ids, std::span<float> ro
   batch.group(ids, kPartitionBits);
   missing.clear();
   MOTLEY_TRY(each_partition(batch, [&](RowPartition& partition, std::span<RowBatch::Item> items) {
-    const std::uint32_t stamp = partition.stamp();
+    const std::uint64_t stamp = partition.stamp();
     const std::size_t missing_before = missing.size();
     look_up(partition, items, bytes, [&](const RowBatch::Item& item, std::uint32_t slot) {
       if (slot == RowIndex::kNone) {
@@ -281,7 +281,7 @@ Status SparseTable::hold(RowBatch& batch) {
     return {};
   };
   MOTLEY_TRY(each_partition(batch, [&](RowPartition& partition, std::span<RowBatch::Item> items) {
-    const std::uint32_t stamp = partition.stamp();
+    const std::uint64_t stamp = partition.stamp();
     Status held;
     look_up(partition, items, 0, [&](RowBatch::Item& item, std::uint32_t slot) {
       if (slot == RowIndex::kNone && cold_) {
@@ -429,7 +429,7 @@ Status SparseTable::prefetch_now(std::span<const std::uint64_t> ids) {
     if (slot != RowIndex::kNone && partition.may_protect()) partition.protect(partition.header(slot));
   };
   MOTLEY_TRY(each_partition(batch, [&](RowPartition& partition, std::span<RowBatch::Item> items) {
-    const std::uint32_t stamp = partition.stamp();
+    const std::uint64_t stamp = partition.stamp();
     look_up(partition, items, 0, [&](const RowBatch::Item& item, std::uint32_t slot) {
       if (slot == RowIndex::kNone) {
         missing.push_back({item.id, item.hash, item.first, stamp});

@@ -104,7 +104,7 @@ class SparseTable {
     std::uint64_t id = 0;
     std::uint64_t hash = 0;
     std::uint32_t item = 0;  // what the caller of fetch() knows it by
-    std::uint32_t stamp = 0;
+    std::uint64_t stamp = 0;
   };
   // Rows read from the cold store (or initialized), before they have a place.
   struct Fetched {

@@ -77,8 +77,8 @@ void fields(Archive& archive, ManifestFields& manifest) {
 std::vector<std::int64_t> checkpointed_steps(const fs::path& folder) {
   std::vector<std::int64_t> steps;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
+  for (fs::directory_iterator at(folder, ignored); !ignored && at != fs::directory_iterator(); at.increment(ignored)) {
+    const std::string name = at->path().filename().string();
     std::int64_t step = 0;
     const char* begin = name.data() + std::string_view(kPrefix).size();
     const char* end = name.data() + name.size();
@@ -109,7 +109,7 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
   if (manifest->step != step) return damaged(fmt::format("{} is of step {}", kManifest, manifest->step));
   Checkpoint checkpoint{step, {}};
   for (const auto& [name, written] : manifest->files) {
-    Result<std::string> content = read_file(own / name);
+    Result<std::string> content = read_file(own / name, written.bytes);
     if (!content) {
       return damaged(fmt::format("{} cannot be read: {}", name, content.error().message));
     }
@@ -147,9 +147,9 @@ Result<fs::path> make_aside(const fs::path& own) {
 void remove_leftovers(const fs::path& folder, std::int64_t step) {
   std::error_code ignored;
   std::vector<fs::path> leftovers;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string path = entry.path().string();
-    if (path.find(kAside) != std::string::npos && path < make_folder_path(folder, step)) leftovers.push_back(path);
+  for (fs::directory_iterator at(folder, ignored); !ignored && at != fs::directory_iterator(); at.increment(ignored)) {
+    const bool is_aside = at->path().filename().string().find(kAside) != std::string::npos;
+    if (is_aside && at->path() < make_folder_path(folder, step)) leftovers.push_back(at->path());
   }
   for (const fs::path& path : leftovers) fs::remove_all(path, ignored);
 }
@@ -157,8 +157,8 @@ void remove_leftovers(const fs::path& folder, std::int64_t step) {
 // Into its place. What is there and good stays: it is of the same step, and was said to be written.
 Status put_in_place(const fs::path& aside, const fs::path& folder, std::int64_t step) {
   const fs::path own = make_folder_path(folder, step);
-  if (const Status renamed = rename_durably(aside, own); renamed || !fs::exists(own)) return renamed;
   std::error_code ignored;
+  if (const Status renamed = rename_durably(aside, own); renamed || !fs::exists(own, ignored)) return renamed;
   if (MOTLEY_KEEPS("planted-good-checkpoint-stays") && read_checkpoint(folder, step)) {
     fs::remove_all(aside, ignored);
     return sync_folder(folder);

@@ -61,7 +61,12 @@ Result<std::unique_ptr<ServedTable>> ServedTable::open(const Job& job, const nn:
       served->client_,
       ps::SparseClient::open(
           session,
-          {.servers = std::move(servers), .tables = {table}, .step = start.step, .written_by = start.written_by},
+          {.servers = std::move(servers),
+           .tables = {table},
+           .step = start.step,
+           .written_by = start.written_by,
+           // Rows are written before the run's own files: one more, for a run that is stopped between the two.
+           .keep_checkpoints = static_cast<int>(job.checkpoint.keep) + 1},
           deadline));
   return served;
 }
