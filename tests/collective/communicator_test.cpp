@@ -6,6 +6,8 @@
 
 #include <cstring>
 #include <future>
+#include <memory>
+#include <mutex>
 
 #include "motley/base/random.h"
 #include "motley/kernels/convert.h"
@@ -120,11 +122,31 @@ Bytes make_sum(ElementType type, std::size_t count, int size, std::uint64_t oper
   return sums;
 }
 
+// The sum of the operation under way, computed by the first rank that asks for it. For all ranks' threads.
+class SumForAll {
+ public:
+  std::shared_ptr<const Bytes> get(ElementType type, std::size_t count, int size, std::uint64_t operation,
+                                   Reduction reduction) {
+    const std::lock_guard lock(mutex_);
+    if (sum_ == nullptr || operation_ != operation) {
+      sum_ = std::make_shared<const Bytes>(make_sum(type, count, size, operation, reduction));
+      operation_ = operation;
+    }
+    return sum_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::uint64_t operation_ = 0;
+  std::shared_ptr<const Bytes> sum_;
+};
+
 const ElementType kSummed[] = {ElementType::kFloat32, ElementType::kFloat64, ElementType::kBfloat16,
                                ElementType::kFloat16};
 
 TEST_P(EveryTransport, AllReduceIsTheSumInTheOrderOfTheRanks) {
   for (const int size : {2, 3, 5}) {
+    SumForAll sum;
     run(size, [&](int rank, Communicator& communicator) {
       std::uint64_t operation = 0;
       for (const std::size_t count : {0, 1, 7, 1000, 65537, 700001}) {
@@ -137,7 +159,7 @@ TEST_P(EveryTransport, AllReduceIsTheSumInTheOrderOfTheRanks) {
                                                          .input = values,
                                                          .output = values});
             ASSERT_TRUE(done) << done.error().message;
-            EXPECT_EQ(values, make_sum(type, count, size, operation, reduction)) << to_string(type) << " x " << count;
+            EXPECT_EQ(values, *sum.get(type, count, size, operation, reduction)) << to_string(type) << " x " << count;
           }
         }
       }
@@ -147,6 +169,7 @@ TEST_P(EveryTransport, AllReduceIsTheSumInTheOrderOfTheRanks) {
 
 TEST_P(EveryTransport, ReduceScatterIsEachRanksPartOfTheSum) {
   for (const int size : {2, 4}) {
+    SumForAll sum;
     run(size, [&](int rank, Communicator& communicator) {
       std::uint64_t operation = 0;
       for (const std::size_t count : {1, 33, 100003}) {  // of a part
@@ -156,8 +179,8 @@ TEST_P(EveryTransport, ReduceScatterIsEachRanksPartOfTheSum) {
           const Status done = carry_out(
               communicator, {.kind = CollectiveKind::kReduceScatter, .type = type, .input = values, .output = part});
           ASSERT_TRUE(done) << done.error().message;
-          const Bytes sums = make_sum(type, count * size, size, operation, Reduction::kSum);
-          EXPECT_TRUE(std::ranges::equal(part, std::span(sums).subspan(rank * part.size(), part.size())));
+          const auto sums = sum.get(type, count * size, size, operation, Reduction::kSum);
+          EXPECT_TRUE(std::ranges::equal(part, std::span(*sums).subspan(rank * part.size(), part.size())));
           EXPECT_EQ(values, make_values(type, count * size, rank, operation));
         }
       }
@@ -228,6 +251,7 @@ TEST_P(EveryTransport, OperationsFollowEachOther) {
 }
 
 TEST(SharedMemoryCommunicator, ReducesItsOwnMemoryAndOthersAlike) {
+  SumForAll sum;
   run_threads(3, true, [&](int rank, ThreadSession& session) {
     auto made = Communicator::create(session, Transport::kAuto, Deadline::after(30));
     ASSERT_TRUE(made) << made.error().message;
@@ -245,8 +269,8 @@ TEST(SharedMemoryCommunicator, ReducesItsOwnMemoryAndOthersAlike) {
       ASSERT_TRUE(carry_out(
           **made,
           {.kind = CollectiveKind::kAllReduce, .type = ElementType::kFloat32, .input = values, .output = values}));
-      const Bytes expected = make_sum(ElementType::kFloat32, kCount, 3, operation, Reduction::kSum);
-      EXPECT_TRUE(std::ranges::equal(values, expected));
+      const auto expected = sum.get(ElementType::kFloat32, kCount, 3, operation, Reduction::kSum);
+      EXPECT_TRUE(std::ranges::equal(values, *expected));
       if (operation % 3 != 0) blocks.push_back(*block);
       if (operation % 5 == 4) blocks.erase(blocks.begin());
     }
@@ -270,6 +294,25 @@ TEST_P(EveryTransport, NamesTheRankThatIsMissingAtTheDeadline) {
     ASSERT_FALSE(done);
     EXPECT_THAT(done.error().message, AllOf(HasSubstr("all_reduce, operation 2"), HasSubstr("rank 1")));
     EXPECT_FALSE(carry_out(communicator, {}));
+  });
+}
+
+// More than sockets hold goes to a rank that does not read.
+TEST(TcpCommunicator, NamesTheRankToWhichValuesHaveNotGone) {
+  std::barrier all(3);
+  run_threads(3, true, [&](int rank, ThreadSession& session) {
+    auto made = Communicator::create(session, Transport::kTcp, Deadline::after(30));
+    ASSERT_TRUE(made) << made.error().message;
+    const LeaveTogether together(all);
+    ASSERT_TRUE(carry_out(**made, {}));
+    if (rank == 1) return;
+    Bytes values(std::size_t{64} << 20);
+    const auto input = rank == 0 ? std::span<const std::byte>(values) : std::span<const std::byte>();
+    const Status done = carry_out(
+        **made, {.kind = CollectiveKind::kBroadcast, .root = 0, .input = input, .output = values, .seconds = 1});
+    if (rank != 0) return;
+    ASSERT_FALSE(done);
+    EXPECT_THAT(done.error().message, AllOf(HasSubstr("broadcast"), HasSubstr("rank 1")));
   });
 }
 

@@ -338,7 +338,10 @@ class TcpCommunicator final : public Communicator {
       if (lacks(scatter_[index]) || lacks(gather_[index])) ranks.push_back(scatter_[index].peer);
     }
     for (std::size_t index = 0; index < scatter_.size() && ranks.empty(); ++index) {
-      if (scatter_[index].gone() < oldest.last_sends[index]) ranks.push_back(scatter_[index].peer);
+      if (scatter_[index].gone() < oldest.last_sends[index] ||
+          gather_[index].gone() < oldest.last_sends[scatter_.size() + index]) {
+        ranks.push_back(scatter_[index].peer);
+      }
     }
     return ranks;
   }

@@ -108,7 +108,8 @@ class DirectChannel {
   std::vector<int> waits_for() const {
     std::vector<int> ranks;
     for (std::size_t rank = 0; rank < peers_.size() && !jobs_.empty(); ++rank) {
-      if (peers_[rank] && started_ - peers_[rank]->pending_receives() < jobs_.front().number) {
+      if (peers_[rank] && (started_ - peers_[rank]->pending_receives() < jobs_.front().number ||
+                           started_ - peers_[rank]->pending_sends() < jobs_.front().number)) {
         ranks.push_back(static_cast<int>(rank));
       }
     }

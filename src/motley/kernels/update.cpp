@@ -47,7 +47,8 @@ void set_momentum(const UpdateOptions& options, Factors& factors) {
   const double mu = options.momentum;
   const double w = options.fraction;
   const bool nesterov = options.rule == UpdateRule::kNesterov;
-  const double damped = options.step == 1 ? 1 : 1 - options.dampening;
+  // Not in the first step, nor in its parts.
+  const double damped = options.step - options.fraction < 1 - 1e-9 ? 1 : 1 - options.dampening;
   double now = nesterov ? 1 : 0;
   double ahead = nesterov ? mu : 1;
   double reached = 1;  // (1 - mu^w) / (1 - mu)

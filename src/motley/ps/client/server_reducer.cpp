@@ -124,7 +124,13 @@ Result<collective::Outcome> ServerReducer::wait(int index, const Deadline& deadl
     const bool knows_nobody_late = answer.error().code == ErrorCode::kTimeout && answer.error().rank < 0;
     const Status servers = knows_nobody_late ? controls_.ask_whether_there() : Status();
     controls_.set_failed();
-    return fail(servers ? answer.error() : servers.error());
+    if (!servers) return fail(servers.error());
+    if (!knows_nobody_late || in_memory()) return fail(answer.error());
+    std::vector<std::string> names;
+    for (const auto& server : controls_.servers()) names.push_back(server.name);
+    return fail(ErrorCode::kTimeout,
+                "step {}, bucket {}: timeout after {:.3g} s of waiting for {} to update the weights; no rank is late",
+                bucket.round.announcement.step, index, deadline.allowed(), fmt::join(names, " and "));
   }
   bucket.under_way = false;
   collective::Outcome outcome{.total_weight = is_async() ? bucket.weight : answer->total_weight,
