@@ -73,7 +73,13 @@ std::byte* Runtime::allocate(int stream, std::size_t bytes) {
     lock.unlock();
     for (const auto& [queue, task] : under_way) queue->wait(task);
     lock.lock();
-    for (Freed& freed : device.freed) freed.until.clear();
+    const int first = find_device_number(stream) * kStreams;
+    for (Freed& freed : device.freed) {  // others may have freed more meanwhile
+      std::erase_if(freed.until, [&](const Event& event) {
+        const int queue = event.stream - first;
+        return queue >= 0 && queue < kStreams && event.task <= under_way[static_cast<std::size_t>(queue)].second;
+      });
+    }
     release_freed(device);
     release_cached(device);
     found = take_block(device, stream, bytes);
