@@ -151,6 +151,7 @@ Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* me
     }
     std::set<int> inputs;
     double sparse_bytes = 0;
+    double repeated = 0;
     for (int i = block.first; i <= block.last; ++i) {
       const Layer& layer = graph.layers[i];
       block_of.push_back(number);
@@ -170,8 +171,12 @@ Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* me
       joined.lookups += layer.lookups;
       joined.table_rows += layer.table_rows;
       sparse_bytes += layer.lookups * layer.row_bytes;
+      repeated += layer.lookups * layer.repeated_lookups;
     }
-    if (block.first != block.last && joined.lookups > 0) joined.row_bytes = sparse_bytes / joined.lookups;
+    if (block.first != block.last && joined.lookups > 0) {
+      joined.row_bytes = sparse_bytes / joined.lookups;
+      joined.repeated_lookups = repeated / joined.lookups;
+    }
     joined.inputs.assign(inputs.begin(), inputs.end());
     is_input_carried = is_input_carried || (reads_input[number] && !inputs.empty());
     coarse.layers.push_back(std::move(joined));

@@ -41,6 +41,7 @@ struct Layer {
   double inner_bytes = 0;        // kept inside it for the backward pass, beside its output (blocks, normalization)
   double flops = 0;              // of its forward pass; a multiply-add counts two
   double lookups = 0;            // rows of its sparse table that a sample reads
+  double repeated_lookups = 0;   // fraction of the lookups of a batch whose row it has already; it comes once
   double row_bytes = 0;          // of one row of that table
   double table_rows = 0;         // rows of that table in all
   std::string parameter_shapes;  // "24x5, 24"; empty where there are none, or they are not known

@@ -190,7 +190,7 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
                               .kind = layer.kind,
                               .parameter_bytes = kBytesPerParameter * layer.parameters,
                               .activation_bytes = layer.activation_bytes + layer.inner_bytes,
-                              .sparse_bytes = layer.lookups * layer.row_bytes,
+                              .sparse_bytes = layer.lookups * (1 - layer.repeated_lookups) * layer.row_bytes,
                               .flops = layer.flops,
                               .parameter_shapes = layer.parameter_shapes});
   }

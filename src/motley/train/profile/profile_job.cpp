@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_set>
 
 #include "motley/base/os/memory.h"
 #include "motley/base/os/processor_load.h"
@@ -145,6 +146,25 @@ Status check_scalings(const std::vector<Source>& sources, const std::vector<Scal
   return {};
 }
 
+// Looks into samples spread over the data how many of a batch's lookups are of a row that the batch has already.
+Status count_repeats(const data::Dataset& data, const nn::NetworkSpec& spec, std::int64_t batch, model::Graph& graph) {
+  const auto layout = nn::lookup_layout(spec);
+  if (!layout || layout->categories == 0 || data.size() == 0) return {};
+  const auto count = std::min<std::uint64_t>(static_cast<std::uint64_t>(batch), data.size());
+  std::vector<std::uint32_t> samples;
+  for (std::uint64_t i = 0; i < count; ++i) samples.push_back(static_cast<std::uint32_t>(i * data.size() / count));
+  std::vector<std::uint64_t> ids(count * static_cast<std::uint64_t>(data.categories()));
+  MOTLEY_TRY(data.read(samples, {.features = {}, .classes = {}, .values = {}, .ids = ids}));
+  std::unordered_set<std::uint64_t> rows;
+  for (const std::uint64_t id : ids) rows.insert(nn::folded(id, *layout));
+  for (model::Layer& layer : graph.layers) {
+    if (layer.lookups > 0) {
+      layer.repeated_lookups = 1 - static_cast<double>(rows.size()) / static_cast<double>(ids.size());
+    }
+  }
+  return {};
+}
+
 // Seconds of one layer, or of the loss, as the measurements at this batch or the fits say.
 double layer_seconds(const model::LayerTime& layer, double batch) {
   const auto measured = std::ranges::find(layer.measurements, batch, &model::Measurement::batch);
@@ -214,6 +234,7 @@ class JobProfiler {
       step_.tokens = layout->rows > 0 ? std::min(layout->rows, nn::kSmallTableRows) : nn::kSmallTableRows;
     }
     MOTLEY_ASSIGN(profile_.graph, nn::step_graph(*network_));
+    MOTLEY_TRY(count_repeats(*data, spec, job_.training.global_batch_size, profile_.graph));
     machine_ = cluster::detect_machine();
     say("measuring the loopback link");
     MOTLEY_ASSIGN(link_, net::measure_loopback());
@@ -424,7 +445,9 @@ Result<model::Graph> load_graph(const Job& job) {
   MOTLEY_ASSIGN(const auto data, open_training_data(job));
   MOTLEY_ASSIGN(const nn::NetworkSpec spec, make_network_spec(job, *data));
   MOTLEY_ASSIGN(const auto network, nn::make_network(spec, static_cast<std::uint64_t>(job.seed)));
-  return nn::model_graph(*network);
+  MOTLEY_ASSIGN(model::Graph graph, nn::model_graph(*network));
+  MOTLEY_TRY(count_repeats(*data, spec, job.training.global_batch_size, graph));
+  return graph;
 }
 
 Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& options) {
