@@ -43,7 +43,8 @@ class ExchangeJob {
 };
 
 // Those that are compared, by the names that bench/peers/gloo_collectives.cpp has for them.
-inline constexpr const char* kGlooAlgorithms[] = {"ring-chunked", "halving-doubling", "allreduce"};
+inline constexpr const char* kGlooAlgorithms[] = {"ring-chunked", "halving-doubling", "allreduce",
+                                                  "ring-chunked-polling", "halving-doubling-polling"};
 
 // A program of bench/peers that was built with this one. The error says which package was missing then.
 Result<std::string> built_peer(const std::string& name);

@@ -1,17 +1,23 @@
 // HeterPS's comparison (Liu et al., arXiv 2111.10635): CTRDNN, 2EMB, MATCHNET and NCE on CPU cores and two kinds of GPU
-// at prices (examples/clicks/cluster.yaml): the exact planner's plan for the lowest cost at half of the throughput that
-// all devices together could reach; the most that CPU cores alone and one kind of GPU alone can do; AIBox's placement,
-// lookups on CPUs and all else on GPUs; the plan's own devices (where it has one kind only: those of AIBox's placement)
-// placed as PaddleFleetX's examples do by hand, with their eight micro-batches, filled and drained, in equal parts; and
-// PyTorch's DDP with EmbeddingBag(sparse=True) on Gloo.
+// at prices (examples/clicks/cluster.yaml), each method's plan for the lowest cost at half of the throughput that all
+// devices together could reach; the most that CPU cores alone and one kind of GPU alone can do; the exact plan's own
+// devices (where it has one kind only: those of AIBox's placement) placed as PaddleFleetX's examples do by hand, with
+// their eight micro-batches, filled and drained, in equal parts; and PyTorch's DDP with EmbeddingBag(sparse=True) on
+// Gloo. Plans of several methods that have the same stages are measured once.
 //
-// Everything is real but the speed of the devices: their times and links are those of the table, slowed down alike, so
-// that this machine can play two dozen of them, each in a namespace behind its link. So are a step's samples a second
-// of slow motion, and ratios between them are those of the devices. Rows come from a parameter server behind no link:
-// a device's lookups a second say what its rows take it.
+// What a CPU core takes is measured here by `motley profile`; what a GPU takes for dense layers follows from the speeds
+// in the cluster file, which says where they come from, and its rows are looked up by the cores of its host that its
+// price includes, each as fast as one here. The cores of the parameter server are paid for, too.
+//
+// Everything is real but the speed of the devices: their times and links are slowed down alike, so that this machine
+// can play two dozen of them, each in a namespace behind its link. So are a step's samples a second of slow motion, and
+// ratios between them are those of the devices. Rows come from a parameter server behind no link: what they take a
+// device is in its times.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "bench/child_process.h"
@@ -40,6 +46,31 @@ constexpr int kSettledSteps = 2;  // before the first that counts
 constexpr int kFewSteps = 4;      // of rivals, which take longer
 constexpr int kFewSettledSteps = 1;
 constexpr double kPlanSeconds = 600;
+constexpr double kMethodSeconds = 20;  // that each method may look for a plan
+constexpr double kProfileSeconds = 40;
+// Of the parameter server, for each core that does lookups; the paper counts such cores and does not say how many.
+constexpr double kServersPerCore = 0.25;
+constexpr const char* kCore = "cpu-core";
+constexpr const char* kProfileBatches = "16,64,256,1024";
+constexpr const char* kInputs =
+    "emulated: a CPU core's times as measured here, a GPU's dense layers by the speeds of "
+    "examples/clicks/cluster.yaml, "
+    "its lookups by 2 (T4) or 6 (V100) such cores, and a quarter of a core of the parameter server for each that does "
+    "lookups";
+
+// Methods beside `exact`, and what their rows are called.
+struct Method {
+  const char* name;
+  const char* row;
+};
+constexpr Method kMethods[] = {{"rl-lstm", "ratio_to_rl_lstm"},    {"rl-rnn", "ratio_to_rl_rnn"},
+                               {"bayesian", "ratio_to_bayesian"},  {"genetic", "ratio_to_genetic"},
+                               {"greedy", "ratio_to_greedy"},      {"random", "ratio_to_random"},
+                               {"heuristic", "ratio_to_heuristic"}};
+
+// Cores of a GPU's host that its price includes: g4dn.xlarge has 4 hyperthreads, and a server of the paper 48 cores for
+// 8 cards.
+constexpr std::pair<const char*, double> kHostCores[] = {{"t4", 2}, {"v100", 6}};
 
 struct Model {
   const char* name;
@@ -53,10 +84,12 @@ const std::vector<Model>& models() {
 }
 
 struct Measured {
-  std::string plan;           // its stages
+  std::string plan;           // its stages, or why there is none
   double throughput = 0;      // samples a second of the devices
-  double price_per_hour = 0;  // of them
+  double price_per_hour = 0;  // of them and the parameter server's cores
+  double predicted = 0;       // samples a second; 0: not planned
   double per_dollar() const { return price_per_hour > 0 ? throughput * 3600 / price_per_hour : 0; }
+  double error() const { return std::abs(throughput / predicted - 1); }
 };
 
 class Heterps {
@@ -86,16 +119,28 @@ class Heterps {
     MOTLEY_TRY(slow_down_to(best.predicted.throughput));
 
     MOTLEY_ASSIGN(const Measured planned, train(best, kSteps, kSettledSteps));
-    const auto heuristic_plan = make_plan("heuristic", cluster_, min_cost);
-    Measured heuristic{"none: no counts of its placement reach the minimum throughput"};
-    if (heuristic_plan && heuristic_plan->stages == best.stages) {
-      heuristic = planned;
-    } else if (heuristic_plan) {
-      MOTLEY_ASSIGN(heuristic, train(*heuristic_plan, kFewSteps, kFewSettledSteps));
+    std::vector<std::pair<planning::Plan, Measured>> known = {{best, planned}};
+    std::vector<Measured> others;
+    std::optional<planning::Plan> heuristic;
+    for (const Method& method : kMethods) {
+      const auto plan = make_plan(method.name, cluster_, min_cost);
+      if (!plan) {
+        others.push_back({.plan = "no plan in time"});
+        continue;
+      }
+      if (std::string_view(method.name) == "heuristic") heuristic = *plan;
+      auto found = std::ranges::find_if(known, [&](const auto& one) {
+        return one.first.stages == plan->stages && one.first.micro_batches == plan->micro_batches;
+      });
+      if (found == known.end()) {
+        MOTLEY_ASSIGN(const Measured measured, train(*plan, kFewSteps, kFewSettledSteps));
+        found = known.insert(known.end(), {*plan, measured});
+      }
+      others.push_back(found->second);
     }
-    Measured barrier{"none: neither the plan nor AIBox's placement has both kinds of device"};
+    Measured barrier{.plan = "none: neither the plan nor AIBox's placement has both kinds of device"};
     auto hand = hand_plan(best);
-    if (!hand && heuristic_plan) hand = hand_plan(*heuristic_plan);
+    if (!hand && heuristic) hand = hand_plan(*heuristic);
     if (hand) {
       MOTLEY_ASSIGN(barrier, train(*hand, kFewSteps, kFewSettledSteps));
     }
@@ -107,11 +152,12 @@ class Heterps {
       MOTLEY_ASSIGN(measured, train_with_ddp(plan.stages[0].replicas[0].type));
       ddp.push_back(std::move(measured));
     }
-    report(best, planned, single, barrier, heuristic, ddp);
+    report(known, others, single, barrier, ddp);
     return {};
   }
 
-  // What each layer takes on each type, from the cluster file's speeds and the sizes of the network that is trained.
+  // What each layer takes on each type: of GPUs from the cluster file's speeds and the sizes of the network that is
+  // trained, but for lookups, and of a CPU core measured.
   Status prepare_profile() {
     const std::filesystem::path file = folder_ / "profile.json";
     std::vector<std::string> command = {options_.motley.string(),
@@ -133,7 +179,24 @@ class Heterps {
     MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
     MOTLEY_TRY(process->finish(Deadline::after(kPlanSeconds)));
     MOTLEY_ASSIGN(profile_, model::read_profile(file));
-    return {};
+    std::vector<std::string> flags = {"--model.name", model_->name, "--data.num-samples", std::to_string(kBatch),
+                                      "--threads",    "1",          "--device",           "cpu"};
+    flags.insert(flags.end(), model_->flags.begin(), model_->flags.end());
+    MOTLEY_ASSIGN(const model::Profile here, measure_profile(options_, job(), flags, kProfileBatches, kProfileSeconds));
+    const std::vector<model::LayerTime>& core = here.devices.at(0).layers;
+    for (model::DeviceProfile& device : profile_.devices) {
+      const auto* const host = std::ranges::find(kHostCores, device.type, &std::pair<const char*, double>::first);
+      if (device.type == kCore) device.rule = here.devices[0].rule;
+      for (std::size_t layer = 0; layer < device.layers.size(); ++layer) {
+        if (device.type == kCore) {
+          device.layers[layer] = core.at(layer);
+        } else if (profile_.graph.layers[layer].lookups > 0) {
+          device.layers[layer] = core.at(layer);
+          if (host != std::end(kHostCores)) slow_down({&device.layers[layer], 1}, 1 / host->second);
+        }
+      }
+    }
+    return write_file(file, model::to_json(profile_));
   }
 
   std::filesystem::path cluster_file() const { return options_.source_folder / "examples/clicks/cluster.yaml"; }
@@ -154,6 +217,8 @@ class Heterps {
                                         std::to_string(kBatch),
                                         "--method",
                                         method,
+                                        "--time-limit",
+                                        method == "exact" ? "300s" : fmt::format("{:g}s", kMethodSeconds),
                                         "--output",
                                         file.string()};
     command.insert(command.end(), flags.begin(), flags.end());
@@ -211,6 +276,7 @@ class Heterps {
       }
       if (counts[stage] == 1) hand.stages[stage].gradient_sync = planning::GradientSync::kNone;
     }
+    hand.predicted = {};
     hand.schedule = planning::PipelineSchedule::kGPipe;
     hand.micro_batches = kHandMicroBatches;
     return hand;
@@ -226,10 +292,16 @@ class Heterps {
     return types;
   }
 
+  // An hour of a plan's devices, and of the parameter server's cores.
   double compute_price(const planning::Plan& plan) const {
     double price = 0;
     for (const std::string& type : list_types(plan)) price += cluster_.device_type(type)->price_per_hour;
-    return price;
+    double cores = 0;  // that do lookups
+    for (const planning::Replicas& replicas : plan.stages.front().replicas) {
+      const auto* const host = std::ranges::find(kHostCores, replicas.type, &std::pair<const char*, double>::first);
+      cores += static_cast<double>(replicas.count) * (host == std::end(kHostCores) ? 1 : host->second);
+    }
+    return price + std::ceil(kServersPerCore * cores) * cluster_.device_type(kCore)->price_per_hour;
   }
 
   static std::string describe(const planning::Plan& plan) {
@@ -303,7 +375,8 @@ class Heterps {
       return fail(ErrorCode::kInternal, "the job ended after {} of {} steps", seconds.size(), steps);
     }
     seconds.erase(seconds.begin(), seconds.begin() + settled);
-    return report({describe(plan), kBatch * slowness_ / median(seconds), compute_price(plan)});
+    return report(
+        {describe(plan), kBatch * slowness_ / median(seconds), compute_price(plan), plan.predicted.throughput});
   }
 
   // Equal shares on all devices of a type.
@@ -339,30 +412,34 @@ class Heterps {
                        measured.throughput, measured.price_per_hour, 1e-6 * measured.per_dollar());
   }
 
-  void report(const planning::Plan& best, const Measured& planned, const std::vector<Measured>& single,
-              const Measured& barrier, const Measured& heuristic, const std::vector<Measured>& ddp) {
+  // `known`: plans that were measured, the exact one first; `others`: what those of kMethods came to.
+  void report(const std::vector<std::pair<planning::Plan, Measured>>& known, const std::vector<Measured>& others,
+              const std::vector<Measured>& single, const Measured& barrier, const std::vector<Measured>& ddp) {
     const auto find_best = [](const std::vector<Measured>& all) {
       return *std::ranges::max_element(all, {}, &Measured::per_dollar);
     };
     const std::string name = std::string("heterps-") + model_->name;
-    const double predicted = best.predicted.throughput * 3600 / compute_price(best);
-    rows_.add(
-        name, "share_of_exact_prediction", planned.per_dollar() / predicted, "share", true, 0.9, 1.0, {},
-        fmt::format("{}; predicted {:.0f} samples/s, floor {:.0f}, {} micro-batches; samples a second of the "
-                    "devices, played {:.0f} times as slow",
-                    format_text(planned), best.predicted.throughput, min_throughput_, best.micro_batches, slowness_));
+    const Measured& planned = known.front().second;
+    std::string errors;
+    for (const auto& [plan, measured] : known) {
+      errors += fmt::format("{}{:+.3f}", errors.empty() ? "" : ", ", measured.throughput / measured.predicted - 1);
+    }
+    for (const Measured& one : single) errors += fmt::format(", {:+.3f}", one.throughput / one.predicted - 1);
+    rows_.add(name, "prediction_error", planned.error(), "share", false, 0.10, {}, {},
+              fmt::format("of the exact plan, {}; predicted {:.0f} samples/s, floor {:.0f}, {} micro-batches; measured "
+                          "over predicted less 1, of each plan that was measured: {}; {}; samples a second of the "
+                          "devices, played {:.0f} times as slow",
+                          format_text(planned), planned.predicted, min_throughput_, known.front().first.micro_batches,
+                          errors, kInputs, slowness_));
     const auto add = [&](const std::string& metric, const Measured& other) {
-      if (other.throughput == 0) {
-        rows_.left_out(name + " " + metric, other.plan);
-        return;
-      }
-      rows_.add(name, metric, planned.per_dollar() / other.per_dollar(), "ratio", true, {}, {}, 1.0,
-                format_text(other));
+      const double ratio =
+          other.throughput > 0 ? planned.per_dollar() / other.per_dollar() : std::numeric_limits<double>::quiet_NaN();
+      rows_.add(name, metric, ratio, "ratio", true, {}, {}, 1.0, format_text(other));
     };
     add("ratio_to_best_single_type", find_best(single));
     add("ratio_to_barrier", barrier);
     add("ratio_to_ddp", find_best(ddp));
-    add("ratio_to_heuristic", heuristic);
+    for (std::size_t method = 0; method < others.size(); ++method) add(kMethods[method].row, others[method]);
     add("ratio_to_cpu_only", single[0]);
     add("ratio_to_gpu_only", single[1]);
     rows_.add(name, "throughput_ratio_to_cpu_only", planned.throughput / single[0].throughput, "ratio", true, {}, {},

@@ -304,9 +304,11 @@ class Prediction {
                             format_seconds(one.measured));
       }
     }
-    const std::string note = fmt::format("{} plans of {} networks, {} of them not emulated ({})", cases_.size(),
-                                         options_.quick ? 1 : networks().size(), real.size(),
-                                         links_ ? "links of 1 Gb/s" : "links not shaped");
+    const std::string note = fmt::format(
+        "{} plans of {} networks, {} of them not emulated ({}; each the middle of {} "
+        "rounds, predicted from profiles made before and after each)",
+        cases_.size(), options_.quick ? 1 : networks().size(), real.size(),
+        links_ ? "links of 1 Gb/s" : "links not shaped", kRealRounds);
     rows_.add("prediction-all", "median_error", median(all), "share", false, 0.05, {}, {}, note);
     rows_.add("prediction-all", "worst_error", most, "share", false, 0.15, {}, {}, worst);
     if (!real.empty()) {

@@ -76,6 +76,9 @@ class PsAuto {
       if (automatic_seconds == 0 && jobs[at].method() == chosen) automatic_seconds = one;
       times += fmt::format("{}{} {}", times.empty() ? "" : ", ", methods[at], format_seconds(one));
     }
+    if (automatic_seconds == 0) {
+      return fail(ErrorCode::kInternal, "{}: auto chose '{}', which was not measured", name, chosen);
+    }
     worst_ = std::max(worst_, automatic_seconds / best - 1);
     note_ += fmt::format("{}{}: {} ({})", note_.empty() ? "" : "; ", name, chosen, times);
     rows_.print(fmt::format("{}: {} ({})", name, chosen, times));

@@ -57,7 +57,8 @@ constexpr Way kWays[] = {{"central, shared memory", "ps-memory", 1, true, 2, 2},
                          {"sharded, TCP", "ps-tcp", 2, true, 4, 2},
                          {"ring, TCP", "tcp-ring-step", 0, true, 3, 0},
                          {"Gloo ring", "ring-chunked", 0, false, 2, 0},
-                         {"Gloo halving-doubling", "halving-doubling", 0, false, 2, 0}};
+                         {"Gloo halving-doubling", "halving-doubling", 0, false, 2, 0},
+                         {"Gloo allreduce", "allreduce", 0, false, 2, 0}};
 constexpr std::size_t kWayCount = std::size(kWays);
 
 struct Model {

@@ -40,7 +40,7 @@ dist.init_process_group("gloo", init_method="tcp://" + rendezvous, rank=int(rank
 model = nn.parallel.DistributedDataParallel(vgg11(), gradient_as_bucket_view=True)
 if wire == "bf16":
     model.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(state, bucket))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
 images = torch.rand(int(samples), 1, 64, 64)
 classes = torch.randint(0, 10, (int(samples),))
 seconds = []

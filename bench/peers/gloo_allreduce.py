@@ -46,7 +46,7 @@ def main():
         if arguments.momentum:
             weights = torch.nn.Parameter(torch.zeros_like(tensor))
             weights.grad = tensor
-            optimizers.append(torch.optim.SGD([weights], lr=0.01, momentum=0.9))
+            optimizers.append(torch.optim.SGD([weights], lr=0.01, momentum=0.9, fused=True))
             optimizers[-1].step()
     if rank == 0:
         print("ready", flush=True)

@@ -3,7 +3,8 @@
 //
 //   gloo_collectives RANKS BYTES ring-chunked|halving-doubling|allreduce
 //
-// The first two are Gloo's older classes; the last is the function that PyTorch calls, a ring in segments.
+// The first two are Gloo's older classes, with -polling behind the name over pairs that poll in the calling thread
+// instead of waiting for Gloo's own; the last is the function that PyTorch calls, a ring in segments.
 //
 // Each line "COUNT MILLISECONDS" on standard input runs COUNT rounds: a sleep of so many milliseconds, which stands for
 // computation, then an all-reduce. The answer is the seconds per round of the slowest rank. All ranks begin a round at
@@ -17,6 +18,7 @@
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
+#include <gloo/rendezvous/prefix_store.h>
 #include <gloo/transport/tcp/device.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -58,10 +60,20 @@ class Rank {
     context_->connectFullMesh(store, device);
     const std::vector<float*> pointers = {values_.data()};
     const int count = static_cast<int>(values_.size());
-    if (algorithm == "ring-chunked") {
-      algorithm_ = std::make_unique<gloo::AllreduceRingChunked<float>>(context_, pointers, count);
-    } else if (algorithm == "halving-doubling") {
-      algorithm_ = std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context_, pointers, count);
+    auto pairs = context_;
+    if (algorithm.ends_with("-polling")) {  // of its own: barriers and broadcasts go by Gloo's thread
+      pairs = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
+      gloo::rendezvous::PrefixStore apart("polling", store);
+      pairs->setTimeout(kRound);
+      pairs->connectFullMesh(apart, device);
+      for (int peer = 0; peer < ranks; ++peer) {
+        if (peer != rank) pairs->getPair(peer)->setSync(true, true);
+      }
+    }
+    if (algorithm.starts_with("ring-chunked")) {
+      algorithm_ = std::make_unique<gloo::AllreduceRingChunked<float>>(pairs, pointers, count);
+    } else if (algorithm.starts_with("halving-doubling")) {
+      algorithm_ = std::make_unique<gloo::AllreduceHalvingDoubling<float>>(pairs, pointers, count);
     }
     time_round(0);
   }
@@ -129,7 +141,7 @@ class Rank {
 
 int main(int count, char** arguments) {
   if (count != 4) {
-    std::fprintf(stderr, "gloo_collectives RANKS BYTES ring-chunked|halving-doubling|allreduce\n");
+    std::fprintf(stderr, "gloo_collectives RANKS BYTES (ring-chunked|halving-doubling)[-polling]|allreduce\n");
     return 2;
   }
   const int ranks = std::atoi(arguments[1]);

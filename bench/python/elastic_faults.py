@@ -76,14 +76,16 @@ def read_cost(job, fault, first):
         return None
     (lost, _), (joined, _) = changes
     usual = statistics.median(seconds[step] for step in range(first - BEFORE + 1, first + 1))
-    alone = [seconds[step] for step in range(lost + 2, joined + 1)]  # steps of those who are left
-    after = [seconds[step] for step in range(joined + 1, joined + 1 + AFTER) if step in seconds]
     ranks = {line["step"]: [rank for rank, samples in enumerate(line["samples"]) if samples] for line in lines if "loss" in line}
-    of_these = [seconds[step] for step in seconds if ranks[step] == ranks[joined] and ranks.get(step - 1) == ranks[joined]]
+    alike = {}  # seconds of steps by the ranks that take them, those of the first step of each group aside
+    for step in seconds:
+        if ranks[step] == ranks.get(step - 1):
+            alike.setdefault(tuple(ranks[step]), []).append(seconds[step])
+    medians = {group: statistics.median(times) for group, times in alike.items() if len(times) >= BEFORE}
+    watched = [*range(lost + 2, joined + 1), *range(joined + 1, joined + 1 + AFTER)]
     stall = None
-    if joined > lost + 1 and len(of_these) >= BEFORE and len(after) == AFTER:
-        median = statistics.median(of_these)
-        stall = (sum(alone) - len(alone) * median + max(0.0, sum(after) - AFTER * median)) / median
+    if joined > lost + 1 and all(step in seconds and tuple(ranks[step]) in medians for step in watched):
+        stall = sum(seconds[step] - medians[tuple(ranks[step])] for step in watched) / medians[tuple(ranks[joined])]
     return Cost(fault, seconds[lost + 1] - usual, stall)
 
 
@@ -164,7 +166,8 @@ def main():
     costs = done.costs
     note = f"{SOURCE}{count} faults in {done.jobs} jobs, of rank 0 and of others, seed {flags.seed}"
     stalls = [cost.stall for cost in costs if cost.stall is not None]
-    killed = [cost for cost in costs if cost.fault.how == "kill"]
+    alone = [cost for cost in costs if cost.fault.point != "joining"]  # what a join costs is in a row of its own
+    killed = [cost for cost in alone if cost.fault.how == "kill"]
     print_rows([
         row("200-faults", "samples_lost_or_doubled", done.lost, "samples", "less", 0, 0, f"{note}; audited at each epoch's end"),
         row("200-faults", "survivor_samples_recomputed", done.recomputed, "samples", "less", 0, 0,
@@ -172,9 +175,9 @@ def main():
         row("200-faults", "unrecovered", done.unrecovered, "jobs", "less", 0, 0, note),
         pause_row("kill-worker", 0.3, [cost for cost in killed if cost.fault.rank], "SIGKILL"),
         pause_row("kill-coordinator", 0.6, [cost for cost in killed if not cost.fault.rank], "SIGKILL of rank 0"),
-        pause_row("stop-worker", 2.0, [cost for cost in costs if cost.fault.how == "stop"], "SIGSTOP; lost after 1 s of silence"),
+        pause_row("stop-worker", 2.0, [cost for cost in alone if cost.fault.how == "stop"], "SIGSTOP; lost after 1 s of silence"),
         row("join", "others_stall_steps", statistics.median(stalls), "steps", "less", 1.0, None,
-            f"{SOURCE}median of {len(stalls)} joins, worst {max(stalls):.2f}; excess over the median step of as many workers, "
+            f"{SOURCE}median of {len(stalls)} joins, worst {max(stalls):.2f}; excess over the median step of the same workers, "
             f"from the loss to {AFTER} steps after the entry"),
     ])
 

@@ -8,7 +8,7 @@ import json
 import pathlib
 import statistics
 
-from rows import print_rows, read_flags, row, run, say
+from rows import KEEPS_FREED, print_rows, read_flags, row, run, say
 from speeds import BATCH, LARGEST, SPEEDS
 
 JOB = pathlib.Path(__file__).with_name("accuracy_job.py")
@@ -20,7 +20,7 @@ def seconds_to(network, accuracy, method, seed):
     """Seconds of training; None where the accuracy was not reached."""
     command = ["motley", "launch", "--strict", "--emulated-speeds", ",".join(map(str, SPEEDS)), JOB, "--network", network,
                "--method", method, "--accuracy", accuracy, "--seed", seed, "--epochs", EPOCHS]
-    reached, best = json.loads(run(command, deadline=DEADLINE).splitlines()[-1])
+    reached, best = json.loads(run(command, deadline=DEADLINE, **KEEPS_FREED).splitlines()[-1])
     say(f"partition: {network} with {method}, seed {seed}: " + (f"{accuracy} after {reached:.1f} s of training" if reached is not None else
                                                                 f"at most {best:.4f} in {EPOCHS} epochs"))
     return reached
