@@ -5,9 +5,10 @@
 # itself and the modules that it NEEDS (named by their paths, such as planning/cost), directly or through them; any
 # other "motley/..." include stops the configuration with a message that names the file and what it may include. TORCH
 # marks modules that include libtorch; without libtorch they are checked and not built. NO_TORCH_HEADERS: it needs a module
-# of libtorch and includes none of its headers, so that these are not loaded for each of its files. COLD: none of its code runs in
-# a step or in a planner's search; it is optimised at -O1, which compiles in two thirds of the time. ABOUT says in the table
-# of docs/architecture.md what lives there. OF_PROGRAM: only the program motley uses it; it is not installed.
+# of libtorch and includes none of its headers, so that these are not loaded for each of its files. COLD: none of its code
+# runs in a step or in a planner's search; it is optimised at -O1, which compiles in two thirds of the time, and for
+# sanitizers not at all: a third. ABOUT says in the table of docs/architecture.md what lives there. OF_PROGRAM: only the
+# program motley uses it; it is not installed.
 function(motley_module)
   cmake_parse_arguments(MODULE "TORCH;NO_TORCH_HEADERS;COLD;OF_PROGRAM" "ABOUT" "NEEDS;LIBRARIES;SOURCES" ${ARGN})
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${CMAKE_SOURCE_DIR}/src/motley" OUTPUT_VARIABLE path)
@@ -40,7 +41,9 @@ function(motley_module)
   add_library(motley_${name} STATIC ${sources})
   motley_targets(needs ${MODULE_NEEDS})
   target_link_libraries(motley_${name} PUBLIC motley_flags ${needs} ${MODULE_LIBRARIES})
-  if(MODULE_COLD)
+  if(MODULE_COLD AND MOTLEY_SANITIZE)
+    target_compile_options(motley_${name} PRIVATE -O0)
+  elseif(MODULE_COLD)
     target_compile_options(motley_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
   if(NOT MODULE_OF_PROGRAM)

@@ -195,8 +195,8 @@ class DataServer(planned.PlannedJobs):
         for flags, code, words in (
             ((*served[:3], wrong), 1, [f"data server at {address}", "secret differs"]),
             (served[:2], 2, ["data.token_file", "MOTLEY_TOKEN_FILE"]),
-            ((*served, "--data.train", "other.npy"), 2, ["the job has data.train: other.npy", "the node has data.train: train.npy"]),
-            ((*served, "--data.test", ""), 2, ["the node has", "data.test: test.npy"]),
+            ((*served, "--data.train", "other.npy"), 2, ["the job has data.train: other.npy", "the data server has data.train: train.npy"]),
+            ((*served, "--data.test", ""), 2, ["the data server has", "data.test: test.npy"]),
             (("--data.server", "nowhere", *served[2:]), 2, ["data.server"]),
             (("--data.server", "127.0.0.1:1", *served[2:], "--deadline.join", "1 s"), 1, ["data server at 127.0.0.1:1"]),
         ):

@@ -334,7 +334,7 @@ TEST_F(DataNodeTest, RefusesWithTheReason) {
               }),
               AllOf(HasSubstr(name), HasSubstr("secret differs")));
   EXPECT_THAT(refusal([](DataServerAccess& own) { own.keys = "data.name: fake\ndata.target: z\n"; }),
-              AllOf(HasSubstr(name), HasSubstr("the job has data.target: z; the node has data.target: y")));
+              AllOf(HasSubstr(name), HasSubstr("the job has data.target: z; the data server has data.target: y")));
   EXPECT_THAT(refusal([](DataServerAccess& own) { own.set = Set::kTest; }), HasSubstr("no test data"));
   const net::Claim other = {.identity = {.job = "job", .purpose = 0x2000}, .fingerprint = ""};
   const auto server = net::connect_to_host(served->endpoint(), token_, other, Deadline::after(5), true,
