@@ -58,7 +58,7 @@ def main(words: Sequence[str], *, fork: bool = False) -> int:
     """``motley launch``: the exit code. ``fork`` is that of ``run``."""
     parser = CommandParser(
         "launch", "Start a script on several ranks of this machine, if asked at emulated speeds, or print a batch script that starts them "
-        "on unlike nodes of Slurm.",
+        "on heterogeneous nodes of Slurm.",
         """examples:
   motley launch --emulated-speeds 1,1,0.5,0.25 train.py --epochs 3
   motley launch --sbatch='--partition=a100 --nodes=1 --ntasks-per-node=4 --gpus-per-node=4' \\

@@ -58,7 +58,7 @@ def plan(profile: Document | None = None, cluster: Document | None = None, *, mo
         model: a published model in place of a profile, estimated from the speeds of the cluster's device types.
         global_batch_size: samples of a step.
         objective: ``"cost"``, ``"throughput"`` or ``"step-time"``; the cost where there is a ``min_throughput``, else the throughput.
-        min_throughput: that the plan must reach, in samples a second.
+        min_throughput: that the plan must reach, in samples per second.
         max_cost: of the whole training of ``total_samples``, in the currency of the cluster.
         max_hourly_cost: of all devices together.
         method: ``"exact"`` proves its answer; docs/reference/planners.md lists the others.

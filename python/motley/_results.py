@@ -212,7 +212,7 @@ class Plan(Result):
 
     @property
     def throughput(self) -> float:
-        """Predicted, in samples a second."""
+        """Predicted, in samples per second."""
         return float(self.data["predicted"]["throughput"])
 
     @property
@@ -260,7 +260,7 @@ class Simulation(Result):
 
     @property
     def throughput(self) -> float:
-        """In samples a second."""
+        """In samples per second."""
         return float(self.data["throughput"])
 
     def rows(self) -> list[dict[str, Any]]:

@@ -89,14 +89,17 @@ Status run_python_command(const CLI::App& command, std::vector<std::string> word
 
 void add_python_commands(CLI::App& app, CommandLine& line) {
   add_python_command(app, line, "launch", "Start the ranks of a Python script on this machine",
-                     "motley launch [--workers INT] [--emulated-speeds NUMBER,...] SCRIPT [ARGUMENTS...]",
+                     "motley launch [--workers INT] [--emulated-speeds NUMBER,... [--strict] | --sbatch TEXT... "
+                     "[--certificates]] SCRIPT [ARGUMENTS...]",
                      "motley launch --workers 2 train.py --epochs 3");
-  add_python_command(app, line, "run", "Start the ranks of a Python script, and go on where some of them are killed",
-                     "motley run --elastic MIN:MAX [--workers INT] SCRIPT [ARGUMENTS...]",
-                     "motley run --elastic 2:4 train.py --epochs 3");
+  add_python_command(
+      app, line, "run", "Start the ranks of a Python script, and go on where some of them are killed",
+      "motley run --elastic MIN:MAX [--workers INT] [--replacements INT] [--join-timeout DURATION] SCRIPT "
+      "[ARGUMENTS...]",
+      "motley run --elastic 2:4 train.py --epochs 3");
   add_python_command(app, line, "export", "Write a PyTorch module as a .pt2 file that motley train reads",
                      "motley export FILE.py:NAME [--input SIZES[:TYPE[:BOUND]]]... [--arguments JSON] "
-                     "[--output FILE] [--job FILE]",
+                     "[--output FILE] [--job FILE] [--overwrite]",
                      "motley export examples/custom/model.py:Net --input 1,28,28 --output build/custom/model.pt2");
 }
 

@@ -30,7 +30,11 @@ std::string describe_command(const CommandText& command) {
     if (flag.is_own()) rows += table_row(flag);
   }
   if (!rows.empty()) text += "\n| | type | default | what it says |\n|---|---|---|---|\n" + rows;
-  if (!command.topics().empty()) text += "\nEvery [key of the job file](job.md) but `version` is also a flag.\n";
+  if (const std::vector<std::string> topics = command.topics(); !topics.empty()) {
+    text += fmt::format(
+        "\nKeys of the [job file](job.md) are also flags, of these topics: {} (`--help=TOPIC` lists them).\n",
+        fmt::join(topics, ", "));
+  }
   for (const CommandText& one : command.commands) text += "\n" + describe_command(one);
   return text;
 }

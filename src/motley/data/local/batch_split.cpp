@@ -433,7 +433,7 @@ bool BatchSplitter::consider_pulling(std::uint64_t step) {
   error_before_pulling_ =
       std::sqrt(std::max(0.0, squares / count - mean_before_pulling_ * mean_before_pulling_) / count);
   move_to(step, shares_, best_shards,
-          fmt::format("times vary at random: pulling {} shards should take {} instead of {}", best_shards,
+          fmt::format("times vary at random: a work queue of {} shards should take {} instead of {}", best_shards,
                       format_seconds(best), format_seconds(with_shares)));
   return true;
 }
@@ -465,9 +465,9 @@ void BatchSplitter::decide_while_pulling(std::uint64_t step) {
   no_pulling_until_ = step + pulling_pause_;
   pulling_pause_ *= 2;
   move_to(step, std::move(shares), 0,
-          slower ? fmt::format("pulling took {} a step, shares {}", format_seconds(mean),
+          slower ? fmt::format("the work queue took {} a step, shares {}", format_seconds(mean),
                                format_seconds(mean_before_pulling_))
-                 : "times do not vary any more, shares do as well as pulling");
+                 : "times do not vary any more, shares do as well as the work queue");
 }
 
 void BatchSplitter::move_to(std::uint64_t step, BatchSplit shares, std::uint32_t shards, std::string reason) {

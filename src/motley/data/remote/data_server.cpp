@@ -148,7 +148,7 @@ Status DataServer::handle(Client& client, const net::Message& message) {
 
 Status DataServer::open(Client& client, const Open& wanted) {
   if (wanted.keys != data_.keys) {
-    return fail(ErrorCode::kInvalidInput, "the job has other data: the job has {}; the node has {}",
+    return fail(ErrorCode::kInvalidInput, "the job has other data: the job has {}; the data server has {}",
                 lines_beyond(wanted.keys, data_.keys), lines_beyond(data_.keys, wanted.keys));
   }
   if (!description(wanted.set)) {

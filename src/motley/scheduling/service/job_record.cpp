@@ -51,7 +51,7 @@ const OptionTable<SubmittedJob>& SubmittedJob::options() {
        &SubmittedJob::restart_cost_seconds},
       {{"grace_period", kSeconds, "time between the notice to stop (SIGTERM) and the end (SIGKILL)", 0, kLongestGrace},
        &SubmittedJob::grace_seconds},
-      {{"weight", kReal, "weight of its utility", 0, kMaxWeight}, &SubmittedJob::weight},
+      {{"weight", kReal, "weight of its utility", 1e-9, kMaxWeight}, &SubmittedJob::weight},
       {{"device_hour_cost", kReal, "cost of one of its devices per hour, in the unit of its utility", 0},
        &SubmittedJob::device_hour_cost},
       {{"max_retries", kInteger, "how often it is restarted after a failure of its own", 0, 1e6},

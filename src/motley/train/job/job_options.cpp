@@ -218,9 +218,11 @@ const OptionTable<BaselineSpec> kBaselineOptions = {
 };
 
 const OptionTable<ExecutionSpec> kExecutionOptions = {
-    {common({"workers", kInteger,
-             "worker processes, with elastic those that it begins with; 0: those of the cluster file, else one", 0,
-             1024}),
+    {common(
+         {"workers", kInteger,
+          "worker processes, with elastic those that it begins with; 0: those of the launcher, the plan or the cluster "
+          "file; with elastic MAX; with device auto one for each accelerator; else one",
+          0, 1024}),
      &ExecutionSpec::workers},
     {common(
          {"elastic", kText,
@@ -267,8 +269,9 @@ const OptionTable<DeadlineSpec> kDeadlineOptions = {
     {{"join", kSeconds, "how long workers may take to appear", 0.1, 86400}, &DeadlineSpec::join},
     {{"step", kSeconds, "how long a worker may be waited for within a step", 0.1, 86400}, &DeadlineSpec::step},
     {{"silence", kSeconds,
-      "how long a worker or parameter server may give no sign of life before it counts as lost; each worker gives one "
-      "a second, however busy it is, and ten with elastic; 0: 10 s, with elastic 1 s",
+      "how long a worker or parameter server may give no sign of life before it counts as lost; each worker gives at "
+      "least one per second, however busy it is, and at least four within this time, ten with elastic; 0: 10 s, with "
+      "elastic 1 s",
       0, 86400},
      &DeadlineSpec::silence},
     {{"progress", kSeconds,

@@ -172,12 +172,11 @@ Status check_elastic_limits(const Job& job, const std::vector<data::WorkerLimits
   const std::int64_t held =
       std::accumulate(maxima.begin(), maxima.begin() + static_cast<std::ptrdiff_t>(least), std::int64_t{0});
   if (held >= job.training.global_batch_size) return {};
-  return fail(
-      ErrorCode::kInvalidInput,
-      "execution.elastic: '{}' goes on with {}, and those with the least max_samples hold {} of the {} samples of "
-      "a step; accepted: more workers at least, a larger max_samples in the cluster file, or a "
-      "training.global_batch_size of up to {}",
-      job.execution.elastic, format_count(least, "worker"), held, job.training.global_batch_size, held);
+  return fail(ErrorCode::kInvalidInput,
+              "elastic: '{}' goes on with {}, and those with the least max_samples hold {} of the {} samples of "
+              "a step; accepted: a higher MIN, a larger max_samples in the cluster file, or a "
+              "global_batch_size of up to {}",
+              job.execution.elastic, format_count(least, "worker"), held, job.training.global_batch_size, held);
 }
 
 }  // namespace

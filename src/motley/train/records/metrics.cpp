@@ -21,7 +21,7 @@ static void fields(Archive& archive, EmbeddingMetrics& rows) {
 template <class Archive>
 static void fields(Archive& archive, StepMetrics& line) {
   archive.allow_others();
-  archive.required("step", line.step, "optimizer step, from 0");
+  archive.required("step", line.step, "optimizer step, from 1 (in runs of scripts from 0)");
   archive.defaulted("epoch", line.epoch, "from 0");
   archive.required("time", line.time, {NumberIs::kFinite, "seconds since the run began"});
   archive.required(
@@ -90,7 +90,9 @@ static void fields(Archive& archive, EventMetrics& line) {
   archive.optional("epoch", line.epoch);
   archive.required("time", line.time, NumberIs::kFinite);
   archive.required("event", line.event,
-                   "audit, checkpoint, interrupted, moved, resumed or warning; other kinds are shown as they are");
+                   "audit, checkpoint, emulation, interrupted, joined, left, lost, moved, prediction, resumed, "
+                   "server-lost or warning; "
+                   "other kinds are shown as they are");
   archive.defaulted("text", line.text);
   archive.optional("samples_lost_or_duplicated", line.samples_lost_or_duplicated, "in the epoch that an audit is of");
 }
