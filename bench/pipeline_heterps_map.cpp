@@ -1,10 +1,9 @@
 // Where a mix of CPU cores and GPUs is the cheapest way to train a CTR model, and by how much: HeterPS's four models
 // over prices of a GPU (in those of a CPU core) and speeds of a CPU core (times that of examples/clicks/cluster.yaml,
-// which says where its own come from; the lookups a second of both devices are assumed there). In each cell the exact
-// planner's cheapest plan under HeterPS's cost model at half of the throughput that all devices of that file together
-// could reach, against the cheapest plan of one device type that reaches the same; neither is limited to the devices of
-// the file. Nothing is run: all of it is computed. Offers of providers stand beside it by their prices; the V100's is
-// HeterPS's own.
+// which says where they come from). In each cell the exact planner's cheapest plan under HeterPS's cost model at half of
+// the throughput that all devices of that file together could reach, against the cheapest plan of one device type that
+// reaches the same; neither is limited to the devices of the file. Nothing is run: all of it is computed. Offers of
+// providers stand beside it by their prices; the V100's is HeterPS's own.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -233,9 +232,8 @@ Result<std::vector<BenchRow>> pipeline_heterps_map(const BenchOptions& options) 
   MOTLEY_TRY(write_file(options.pages / "heterps-sweep.html",
                         report::document("Where a mix of devices is the cheapest", body + "</div></main>")));
   const std::string inputs =
-      "computed, HeterPS's cost model; inputs: examples/clicks/cluster.yaml, whose lookups a second are assumed; half "
-      "of the "
-      "most throughput as minimum";
+      "computed, HeterPS's cost model; inputs: examples/clicks/cluster.yaml, which says where its numbers come from; "
+      "half of the most throughput as minimum";
   rows.add("heterps-sweep", "largest_cost_ratio_to_best_single_type", largest, "ratio", true, {}, {}, {},
            fmt::format("{}; {}", where, inputs));
   rows.add("heterps-sweep", "share_of_cells_where_a_mix_wins", static_cast<double>(wins) / cells, "share", true, {}, {},
