@@ -73,6 +73,7 @@ def weight_gradients(model: Model, loader: DataLoader | None = None, *, samples:
     minimum = 2 if any(norm.training for norm in _batch_norms(model)) else 1
     weight: _Weight
     if (parallel := _find(model, lambda module: isinstance(module, DistributedDataParallel))) is not None:
+        _check_averaged_over(dist.get_process_group_ranks(parallel.process_group), loader._group)
         weight = _hook_into(parallel, by, minimum, _batch_norms(model) if batch_norm == "weighted" else [], hook)
     elif sharded := [module for module in model.modules() if _is_sharded(module)]:
         weight = _scatter_into(sharded, by, minimum, hook, loader._group)
@@ -305,11 +306,9 @@ def _scatter_into(modules: list[torch.nn.Module], by: str, minimum: int, hook: A
     if getattr(modules[0], "_motley_weight", None) is not None:
         raise ValueError("the model's gradients are weighted already; motley.weight_gradients is called once a model")
     ranks = dist.get_world_size(group)
-    for shards, copies in _list_meshes(modules):
-        if shards * copies != ranks:
-            raise ValueError(f"the model's gradients are averaged over {shards * copies} ranks, and the loader splits a batch among "
-                             f"{ranks}: give it the process group of those ranks, motley.DataLoader(..., process_group=)")
-        if shards == 1 and ranks > 1 and by == "samples":
+    for info in _list_meshes(modules):
+        _check_averaged_over(info.mesh.mesh.flatten().tolist(), group)
+        if getattr(info, "shard_mesh_size", 1) == 1 and ranks > 1 and by == "samples":
             raise ValueError("each rank has the whole model, which fully_shard then reduces where nothing can be weighted: use "
                              "DistributedDataParallel, or scale the loss by loader.weigh")
     weight = _ScatterWeight(by, minimum, modules, ranks)
@@ -319,15 +318,22 @@ def _scatter_into(modules: list[torch.nn.Module], by: str, minimum: int, hook: A
     return weight
 
 
-def _list_meshes(modules: list[torch.nn.Module]) -> list[tuple[int, int]]:
-    """Among how many ranks fully_shard has sharded each module's parameters, and how many copies of these there are."""
+def _list_meshes(modules: list[torch.nn.Module]) -> list[Any]:
+    """Over which ranks fully_shard has sharded and copied each module's parameters, as PyTorch's own mesh_info says it."""
     meshes = []
     for module in modules:
         state: Any = module._get_fsdp_state()  # type: ignore[operator]
         groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]  # PyTorch 2.13; before it
-        infos = [group.mesh_info for group in groups if group]
-        meshes += [(getattr(info, "shard_mesh_size", 1), getattr(info, "replicate_mesh_size", 1)) for info in infos]
+        meshes += [group.mesh_info for group in groups if group]
     return meshes
+
+
+def _check_averaged_over(ranks: list[int], group: dist.ProcessGroup | None) -> None:
+    """ValueError where these are other ranks than those of the loader's process group, whose samples weights are relative to."""
+    own = dist.get_process_group_ranks(group)
+    if sorted(ranks) != sorted(own):
+        raise ValueError(f"the model's gradients are averaged over ranks {sorted(ranks)}, and the loader splits a batch among ranks "
+                         f"{sorted(own)}: give it the process group of the former, motley.DataLoader(..., process_group=)")
 
 
 class _ScatterWeight(_Weight):

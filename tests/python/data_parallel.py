@@ -559,6 +559,23 @@ def shard_over_a_part(whole_group):
     return indices.tolist(), torch.cat([whole(parameter.grad).flatten() for parameter in model.parameters()])
 
 
+def shard_over_others():
+    """As many as the loader has, but others."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("column", "row"))
+    loader = motley.DataLoader(Data(), 24, process_group=mesh["column"].get_group())
+    motley.weight_gradients(fully_shard(Net(), mesh=mesh["row"]), loader)
+
+
+def average_over_others(with_all):
+    """DistributedDataParallel over two of four ranks, and a loader of all of them or of two others."""
+    rank = dist.get_rank()
+    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [0, 2], [1, 3])]
+    loader = motley.DataLoader(Data(), 24, process_group=None if with_all else pairs[2 + rank % 2])
+    motley.weight_gradients(DDP(Net(), process_group=pairs[rank // 2]), loader)
+
+
 def shard_over_one():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -566,8 +583,8 @@ def shard_over_one():
     motley.weight_gradients(fully_shard(Net(), mesh=mesh), motley.DataLoader(Data(), 24))
 
 
-class ShardedOverParts(RanksTest):
-    """fully_shard on meshes that are not the world in one row."""
+class ParallelOverParts(RanksTest):
+    """fully_shard on meshes that are not the world in one row, and DistributedDataParallel over a part of the ranks."""
 
     count = 4
 
@@ -581,9 +598,18 @@ class ShardedOverParts(RanksTest):
         for _, gradients in results:
             torch.testing.assert_close(gradients, expected, rtol=1e-12, atol=1e-15)
 
+    def test_other_ranks_than_the_loaders_are_refused(self):
+        for with_all in (True, False):
+            for rank, message in enumerate(self.refused_on_ranks(average_over_others, with_all)):
+                averaged, own = [[0, 1], [2, 3]][rank // 2], [0, 1, 2, 3] if with_all else [rank % 2, rank % 2 + 2]
+                self.assertEqual(message, f"the model's gradients are averaged over ranks {averaged}, and the loader splits a batch among "
+                                          f"ranks {own}: give it the process group of the former, motley.DataLoader(..., process_group=)")
+
     def test_what_cannot_be_weighted_is_refused(self):
         for message in self.refused_on_ranks(shard_over_a_part, True):
-            self.assertIn("averaged over 2 ranks, and the loader splits a batch among 4: give it the process group", message)
+            self.assertRegex(message, r"averaged over ranks \[(0, 1|2, 3)\], and the loader splits a batch among ranks \[0, 1, 2, 3\]")
+        for message in self.refused_on_ranks(shard_over_others):
+            self.assertRegex(message, r"over ranks \[(0, 1|2, 3)\], and the loader splits a batch among ranks \[(0, 2|1, 3)\]: give it the")
         for message in self.refused_on_ranks(shard_over_one):
             self.assertIn("each rank has the whole model, which fully_shard then reduces where nothing can be weighted", message)
 
