@@ -184,6 +184,27 @@ class CollectivesOverTcp(Collectives):
         self.assertEqual(self.on_ranks(find_transport), ["tcp"] * 3)
 
 
+def reduce_alone():
+    """The names of reductions whose result is not the input, or its multiple."""
+    wrong = []
+    for name, operation, factor in (("sum", dist.ReduceOp.SUM, 1), ("average", dist.ReduceOp.AVG, 1),
+                                    ("multiple", dist._make_nccl_premul_sum(0.5), 0.5)):
+        for dtype in TYPES:
+            whole = values((77,), dtype, 0)
+            part, total = torch.empty_like(whole), whole.clone()
+            dist.reduce_scatter_tensor(part, whole, operation)
+            dist.all_reduce(total, operation)
+            wrong += [f"{name} {dtype}"] * (not torch.equal(part, whole * factor) or not torch.equal(total, whole * factor))
+    return wrong
+
+
+class OneRank(RanksTest):
+    count, backend = 1, "motley"
+
+    def test_reductions_give_the_input(self):
+        self.assertEqual(self.on_ranks(reduce_alone), [[]])
+
+
 def find_transport():
     return dist.group.WORLD._get_backend(torch.device("cpu")).transport
 

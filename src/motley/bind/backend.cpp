@@ -1,6 +1,7 @@
 #include "motley/bind/backend.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/core/grad_mode.h>
 #include <Python.h>
 
 #include <algorithm>
@@ -222,6 +223,13 @@ c10::intrusive_ptr<c10d::Work> Backend::start(Collective what, c10d::OpType type
   return work;
 }
 
+c10::intrusive_ptr<c10d::Work> Backend::done_alone(const at::Tensor& result, c10d::OpType type, const char* title) {
+  const std::vector<Operand> values = {{result, result}};
+  auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, values, values, std::nullopt);
+  work->complete({}, group_.words);
+  return work;
+}
+
 bool Backend::supportsTensorAlloc(c10::DeviceIndex device) {
   return device < 0 && group_.communicator && group_.communicator->allocates();
 }
@@ -266,11 +274,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce(std::vector<at::Tensor>& tenso
   if (reduction && getSize() == 1 && tensors.size() == 1 && is_plain(tensors[0])) {
     TORCH_CHECK(!is_shut_down_, "motley: all_reduce: the process group was shut down");
     if (const auto factor = find_factor(options.reduceOp)) tensors[0].mul_(*factor);
-    const std::vector<Operand> values = {{tensors[0], tensors[0]}};
-    auto work = c10::make_intrusive<CollectiveWork>(getRank(), c10d::OpType::ALLREDUCE, "motley:all_reduce", values,
-                                                    values, std::nullopt);
-    work->complete({}, group_.words);
-    return work;
+    return done_alone(tensors[0], c10d::OpType::ALLREDUCE, "motley:all_reduce");
   }
   if (group_.communicator && reduction && tensors.size() == 1 && is_plain(tensors[0])) {
     if (const auto type = summed_type(tensors[0])) {
@@ -367,9 +371,16 @@ c10::intrusive_ptr<c10d::Work> Backend::_reduce_scatter_base(at::Tensor& output,
                                                              const c10d::ReduceScatterOptions& options) {
   const auto reduction = find_reduction(options.reduceOp);
   const auto type = summed_type(input);
-  if (group_.communicator && reduction && type && is_plain(output) && is_plain(input) &&
-      output.device() == input.device() && output.scalar_type() == input.scalar_type() &&
-      output.numel() * getSize() == input.numel()) {
+  const bool is_split = is_plain(output) && is_plain(input) && output.device() == input.device() &&
+                        output.scalar_type() == input.scalar_type() && output.numel() * getSize() == input.numel();
+  if (reduction && getSize() == 1 && is_split) {
+    TORCH_CHECK(!is_shut_down_, "motley: reduce_scatter_tensor: the process group was shut down");
+    const at::NoGradGuard no_grad;
+    const auto factor = find_factor(options.reduceOp);
+    output.copy_((factor ? input * *factor : input).view_as(output));
+    return done_alone(output, c10d::OpType::_REDUCE_SCATTER_BASE, "motley:reduce_scatter_tensor");
+  }
+  if (group_.communicator && reduction && type && is_split) {
     const auto factor = find_factor(options.reduceOp);
     const Operand values = operand(factor ? input * *factor : input);
     const Operand result = operand(output);
