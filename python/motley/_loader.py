@@ -313,6 +313,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._decided.clear()
         self._drawn.clear()
         self._pass = (self._number, self._cursor)
+        for weight in self._weights:
+            weight.begin_pass()
         for step in range(self._number, self._number + self._ahead):
             self._decide(step)
         self._begins = True

@@ -127,6 +127,9 @@ class _Weight:
         self.by_loss, self.minimum, self.ranks = by == "loss", minimum, ranks
         self.device = device or torch.device("cpu")
 
+    def begin_pass(self) -> None:
+        """Before the first batch of each pass over the loader."""
+
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         """Sets the weights of a step in which this rank has so many of the samples, and begins to measure it."""
         raise NotImplementedError
@@ -162,8 +165,15 @@ class _HookWeight(_Weight):
         self._kept: tuple[Any, torch.Tensor] | None = None  # for what it was computed, and what
         self._accumulates = True  # until a step begins, anything goes
         self._sizes = 0, 0  # of a batch in the step before, and in this one; 0 where this rank has no part of it
+        self._was_used = True  # whether the model has computed since the step began
+        self._is_ahead = False  # whether in this pass a step began before that
+
+    def begin_pass(self) -> None:
+        self._was_used, self._is_ahead = True, False
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
+        self._is_ahead |= not self._was_used
+        self._was_used = False
         self._sizes = self._sizes[1], samples // micro_batches
         self.begin_forward(micro_batches)
         self.set_share(samples, total)
@@ -236,8 +246,10 @@ class _HookWeight(_Weight):
             raise RuntimeError(
                 "gradients are accumulated over several batches, which may be split differently, and weighted as those of the last one: "
                 "say gradient_accumulation_steps, with the same number, to motley.DataLoader too")
+        self._was_used = True
+        # An input may be as long as the batch before it by chance, where its first dimension is none of samples.
         size = next((len(value) for value in (*inputs, *named.values()) if isinstance(value, torch.Tensor) and value.dim()), None)
-        if self._sizes[1] and size == self._sizes[0] != self._sizes[1]:
+        if self._is_ahead and self._sizes[1] and size == self._sizes[0] != self._sizes[1]:
             raise RuntimeError(
                 "a batch was asked for before the one before it was used, as Ray's prepare_data_loader does, and gradients are weighted as "
                 "those of the last one: iterate over the motley.DataLoader itself (its num_workers load ahead)")

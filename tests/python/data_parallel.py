@@ -183,6 +183,11 @@ class Equality(RanksTest):
         file.write_text(random_splits(*arguments, **named))
         return f"replay:{file}"
 
+    def recorded_as(self, *splits):
+        file = pathlib.Path(self.folder.name) / "these.jsonl"
+        file.write_text("\n".join(json.dumps({"step": step, "batch_split": split}) for step, split in enumerate(splits)))
+        return f"replay:{file}"
+
     def compare(self, options, how, passes=2):
         """Trains on all ranks, and the same steps in one process: the largest relative difference of weights, and how many samples
         were lost or doubled."""
@@ -296,6 +301,11 @@ class Equality(RanksTest):
             with self.subTest(how):
                 results = self.on_ranks(train_with, how, self.recorded(9, 24, SAMPLES, 3))
                 self.assertLess(largest_difference(results, train_alone_with(how, whole_steps(results))), tolerance)
+
+    def test_inputs_whose_first_dimension_is_not_of_samples(self):
+        """Of sequences as long as the part that a rank had in the step before."""
+        results = self.on_ranks(train_time_major, self.recorded_as([12, 12, 0], [11, 13, 0], [12, 12, 0]))
+        self.assertLess(largest_difference(results, train_alone(whole_steps(results))), 1e-12)
 
     def test_before_the_first_batch_gradients_are_averaged(self):
         for weighted, plain in self.on_ranks(train_before_loading):
@@ -423,6 +433,27 @@ def train_alone_with(how, steps):
         net, data.inputs, data.targets = net.float(), data.inputs.float(), data.targets.float()
     return run_steps(how, net, ((data.inputs[step], data.targets[step], number == STEP_THAT_OVERFLOWS)
                                 for number, step in enumerate(steps)))
+
+
+class TimeMajor(Net):
+    """Of [12, samples, features], of which the last time step counts."""
+
+    def forward(self, inputs):
+        return super().forward(inputs[-1])
+
+
+def train_time_major(recorded):
+    loader = motley.DataLoader(Data(), 24, batch_split=recorded)
+    net = TimeMajor()
+    model = motley.weight_gradients(DDP(net), loader)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    used = []
+    for indices, inputs, targets in itertools.islice(loader, 3):
+        optimizer.zero_grad()
+        mean_loss(model, inputs.expand(12, -1, -1), targets).backward()
+        optimizer.step()
+        used.append(indices.tolist() if loader.samples else [])
+    return {"used": used, "weights": weights(net)}
 
 
 def train_before_loading():
