@@ -388,25 +388,50 @@ def cycled_betas(net):
     optimizer.step()
 
 
-def late_rate(net):
-    optimizer = begin(net)
+def late_rate(net, optimizer=None):
+    optimizer = optimizer or begin(net)
     mean_loss(net, Data().inputs, Data().targets).backward()
     optimizer.param_groups[0]["lr"] = 0.2
     optimizer.step()
 
 
-def two_backward_passes(net):
-    optimizer = begin(net)
+def two_backward_passes(net, optimizer=None):
+    optimizer = optimizer or begin(net)
     mean_loss(net, Data().inputs, Data().targets).backward()
     mean_loss(net, Data().inputs, Data().targets).backward()
     optimizer.step()
 
 
-def late_clipping(net):
-    optimizer = begin(net)
+def late_clipping(net, optimizer=None):
+    optimizer = optimizer or begin(net)
     mean_loss(net, Data().inputs, Data().targets).backward()
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
     optimizer.step()
+
+
+def go_on_after_failure(what):
+    """What is said of a step that failed in the middle and of all uses after it; and how far from torch's the optimizer steps once it
+    has been given a state."""
+    net, other = make_net(), make_net()
+    optimizer = begin(net)
+    state, before, said = optimizer.state_dict(), {key: value.clone() for key, value in net.state_dict().items()}, []
+    for use in (lambda: what(net, optimizer), lambda: mean_loss(net, Data().inputs, Data().targets).backward(), optimizer.step,
+                optimizer.state_dict, optimizer.no_sync().__enter__):
+        try:
+            use()
+        except (RuntimeError, ValueError) as problem:
+            said.append(str(problem))
+    optimizer.load_state_dict(state)
+    net.load_state_dict(before)
+    optimizer.zero_grad()
+    mean_loss(net, Data().inputs, Data().targets).backward()
+    optimizer.step()
+    alone = torch.optim.AdamW(other.parameters(), lr=0.1)
+    for _ in range(2):
+        alone.zero_grad()
+        mean_loss(other, Data().inputs, Data().targets).backward()
+        alone.step()
+    return said, float((weights(net) - weights(other)).abs().max())
 
 
 def late_no_sync(net):
@@ -478,6 +503,17 @@ class ParameterServerInput(RanksTest):
             with self.subTest(what.__name__):
                 for message in self.refused_on_ranks(do_wrong, what):
                     self.assertIn(words, message)
+
+    def test_after_a_step_that_failed_only_a_state_is_of_use(self):
+        for what in (late_rate, late_clipping, two_backward_passes):
+            with self.subTest(what.__name__):
+                for (first, *later), difference in self.on_ranks(go_on_after_failure, what):
+                    self.assertIn(WRONG[what], first)
+                    self.assertEqual(len(later), 3)
+                    for message in later:
+                        self.assertRegex(message, "^the optimizer is of no use any more since a step failed: ")
+                        self.assertIn(first, message)
+                    self.assertLess(difference, 1e-5)
 
     def test_a_damaged_state_changes_nothing(self):
         for said, difference in self.on_ranks(load_damaged):

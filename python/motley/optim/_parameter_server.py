@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from .. import _motley
 from .._arguments import name_type, read_mean, read_number, read_seconds
 from .._loader import DataLoader
-from .._ranks import Ranks, check_alike, list_parameters
+from .._ranks import Ranks, check_alike, describe, list_parameters
 from .._server import Server, check_server, use_server
 from .._weighting import _Weight
 
@@ -83,7 +83,8 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
     Raises:
         ValueError: wrong arguments, with what is accepted; on every rank where it is some ranks' arguments that differ.
         RuntimeError: from backward, step and state_dict, on every rank: a lost rank, a lost server, a wait that took too
-            long. Such an optimizer is of no use any more.
+            long. Such an optimizer is of no use any more, nor is one whose step was given up in the middle for another reason, unless all
+            ranks load a state.
 
     All ranks make it, and call step() and load_state_dict(), in the same order. One thread uses it.
     """
@@ -127,21 +128,24 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 result = closure()
         served = self._served
+        served.check()
         if self._server_steps:
             self._check_fixed()
         if not served.is_loaded:
             self._load()
-        served.arm()
-        served.flush()
-        if self._server_steps:
-            self._check_learning_rates()
-        served.wait(self._timeout)
-        if self._max_grad_norm is not None and self._server_steps:
-            self._clip(self._max_grad_norm)
-        elif self._max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_([parameter for group in self.param_groups for parameter in group["params"]], self._max_grad_norm)
-            self._optimizer.step()
-        served.end_step()
+        with served.failing_for_good():
+            served.arm()
+            served.flush()
+            if self._server_steps:
+                self._check_learning_rates()
+            served.wait(self._timeout)
+            if self._max_grad_norm is not None and self._server_steps:
+                self._clip(self._max_grad_norm)
+            elif self._max_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_([parameter for group in self.param_groups for parameter in group["params"]],
+                                               self._max_grad_norm)
+                self._optimizer.step()
+            served.end_step()
         return result
 
     @contextlib.contextmanager
@@ -159,6 +163,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's own optimizer gives it, and takes it: on any rank, between steps."""
+        self._served.check()
         if self._served.is_loaded and self._server_steps:
             for parameters, group, served in zip(self._trained, self.param_groups, self._served.groups):
                 updates, arrays = served.save(self._timeout)
@@ -303,7 +308,7 @@ class _Served(_Weight):
         super().__init__("samples", 1, ranks)
         self.groups: list[_motley.ServedParameters] = []
         self.samples, self.follows_loader = 1, follows_loader
-        self.is_loaded, self._is_armed = False, False
+        self.is_loaded, self._is_armed, self._failure = False, False, ""
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         self.samples = samples
@@ -319,13 +324,28 @@ class _Served(_Weight):
         if self.is_loaded:
             self.arm()
 
+    @contextlib.contextmanager
+    def failing_for_good(self) -> Iterator[None]:
+        """Of what is done for a step: where it ends in the middle, the server has some of its buckets and not others."""
+        try:
+            yield
+        except BaseException as problem:
+            self._failure = describe(problem)
+            raise
+
+    def check(self) -> None:
+        """RuntimeError where a step has failed."""
+        if self._failure:
+            raise RuntimeError(f"the optimizer is of no use any more since a step failed: {self._failure}")
+
     def arm(self) -> None:
-        if not self._is_armed:
+        if not self._is_armed and not self._failure:
             self._is_armed = True
             for served in self.groups:
                 served.arm()
 
     def disarm(self) -> None:
+        self.check()
         if self._is_armed and not all([served.disarm() for served in self.groups]):
             raise RuntimeError("gradients of the backward pass before are sent already: step() comes first, and backward passes whose "
                                "gradients are to be added up belong in no_sync() but for the last")
@@ -348,7 +368,7 @@ class _Served(_Weight):
         for served in self.groups:
             served.leave()
         self.groups.clear()
-        self.is_loaded, self._is_armed = False, False
+        self.is_loaded, self._is_armed, self._failure = False, False, ""
 
 
 def _leave(served: _Served, server: Server) -> None:
