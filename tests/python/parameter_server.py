@@ -100,8 +100,8 @@ class Alone:
         return weights(self.net)
 
 
-def train(name, options, steps=STEPS, state=None, order="model first", **arguments):
-    """A rank trains; what it used in each step, its weights at the end, and all states."""
+def train(name, options, steps=STEPS, state=None, order="model first", zeroes=True, **arguments):
+    """A rank trains, with zero_grad() after each step or without; what it used in each step, its weights at the end, and all states."""
     kind, settings = OPTIMIZERS[name]
     loader = motley.DataLoader(Data(), **options)
     net = make_net(5 if dist.get_rank() == 0 else 99)  # rank 0's weights count
@@ -128,7 +128,8 @@ def train(name, options, steps=STEPS, state=None, order="model first", **argumen
             loss.backward()
             if loader.step_ends:
                 optimizer.step()
-                optimizer.zero_grad()
+                if zeroes:
+                    optimizer.zero_grad()
                 scheduler.step()
                 used.append(mine)
                 mine = []
@@ -230,7 +231,7 @@ class ParameterServerEquality(Case):
 
 
 def clip(name, options, norm):
-    return train(name, options, max_grad_norm=norm)
+    return train(name, options, zeroes=False, max_grad_norm=norm)
 
 
 def remotely(options, servers, token):

@@ -145,6 +145,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                 torch.nn.utils.clip_grad_norm_([parameter for group in self.param_groups for parameter in group["params"]],
                                                self._max_grad_norm)
                 self._optimizer.step()
+                self._optimizer.zero_grad()
             served.end_step()
         return result
 
