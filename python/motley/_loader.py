@@ -273,7 +273,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Goes on where ``state_dict`` was called: the next pass yields what was left of that epoch.
 
         Raises:
-            ValueError: a state of another dataset, order or version, or one that is damaged; says in which field. Nothing is loaded then.
+            ValueError: a state of another dataset, order or version, one that is damaged, or one that leaves a last batch that cannot be
+                accumulated as here; says which field, or what to do. Nothing is loaded then.
         """
         if not isinstance(state, dict) or state.get("version") != 1:
             raise ValueError(f"{str(state)[:60]!r} is no state of version 1; what state_dict() gave is accepted")
@@ -282,6 +283,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 raise ValueError(f"the state is of another dataset or order: its {key} is {state.get(key)}, here it is {own}")
         most = {"seed": 2**63 - 1, "epoch": _MOST_EPOCHS, "cursor": self._size - 1, "step": 2**63 - 1}
         seed, epoch, cursor, step = (read_integer(f"the state's {key}", state.get(key), 0, value) for key, value in most.items())
+        rest = (self._size - cursor) % self._batch
+        if rest % self._unit and not self._drop_last:
+            raise ValueError(f"the state leaves a last batch of {rest} samples of its epoch, which {self._unit} does not divide: say "
+                             "drop_last=True, or accumulate as the run did that wrote it")
         saved = state.get("batch_split")
         if saved is not None and not isinstance(saved, str):
             raise ValueError(f"the state's batch_split is {saved!r}; a text that state_dict() gave, or None, is accepted")

@@ -760,6 +760,17 @@ class OneProcess(unittest.TestCase):
             motley.DataLoader(Data(100), 64).load_state_dict(state)
         self.assertIn("size is 203, here it is 100", str(caught.exception))
 
+    def test_a_state_whose_last_batch_cannot_be_accumulated(self):
+        loader = motley.DataLoader(Data(40), 10)
+        next(iter(loader))
+        state = loader.state_dict()
+        with self.assertRaisesRegex(ValueError, "^the state leaves a last batch of 14 samples of its epoch, which 4 does not divide: say "
+                                                "drop_last=True"):
+            motley.DataLoader(Data(40), 16, gradient_accumulation_steps=4).load_state_dict(state)
+        short = motley.DataLoader(Data(40), 16, gradient_accumulation_steps=4, drop_last=True)
+        short.load_state_dict(state)
+        self.assertEqual([len(indices) for indices, _, _ in short], [4] * 4)
+
     def test_a_damaged_state_changes_nothing(self):
         loader = motley.DataLoader(Data(), 64, seed=9)
         state, first = loader.state_dict(), next(iter(motley.DataLoader(Data(), 64, seed=9)))[0]
