@@ -549,10 +549,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     # ---- In an elastic job, when the ranks change
 
     def _go_back_to(self, number: int) -> None:
-        """Takes back the step at hand if it is this one: it begins once more."""
+        """Takes back the step at hand if it is this one: it begins once more. If it is the one before, it is done after all."""
         step, (first, cursor) = self._step, self._pass
         if step is not None and step.number == number:
             self._number, self._epoch, self._cursor = number, step.epoch, cursor + (number - first) * self._batch
+        elif step is not None and step.number + 1 == number:
+            self._number, (self._epoch, self._cursor) = number, step.after
 
     def _forget_ranks(self) -> None:
         """The next pass begins with those that are there by then."""

@@ -771,6 +771,21 @@ class OneProcess(unittest.TestCase):
         short.load_state_dict(state)
         self.assertEqual([len(indices) for indices, _, _ in short], [4] * 4)
 
+    def test_a_step_that_was_taken_back_and_then_done(self):
+        """As a loader is told where ranks are lost one after the other."""
+        for size, steps in ((40, 4), (10, 1)):  # the step is one of several of its pass, or its last
+            loader, other = motley.DataLoader(Data(size), 10), motley.DataLoader(Data(size), 10)
+            batches = iter(loader)
+            next(batches)
+            state = loader.state_dict()
+            loader._go_back_to(0)
+            self.assertEqual((loader.epoch, loader.state_dict()["cursor"]), (0, 0))
+            loader._go_back_to(1)
+            self.assertEqual(loader.state_dict(), state)
+            rest = [indices.tolist() for indices, _, _ in batches]
+            self.assertEqual(rest, [indices.tolist() for indices, _, _ in other][1:])
+            self.assertEqual((len(rest), loader.epoch), (steps - 1, 1))
+
     def test_a_damaged_state_changes_nothing(self):
         loader = motley.DataLoader(Data(), 64, seed=9)
         state, first = loader.state_dict(), next(iter(motley.DataLoader(Data(), 64, seed=9)))[0]
