@@ -111,7 +111,7 @@ def _arrange(store: Store, rank: int, one_host: bool, timeout: timedelta) -> _mo
     transport = os.environ.get("MOTLEY_TRANSPORT", "auto")
     if transport not in _TRANSPORTS:
         raise ValueError(f"MOTLEY_TRANSPORT is {transport!r}; {' or '.join(map(repr, _TRANSPORTS))} is accepted")
-    host = "127.0.0.1" if one_host else _reachable_address()
+    host = "127.0.0.1" if one_host else find_reachable_address()
     secret = _motley.generate_secret() if one_host else _read_secret()
 
     # Open as long as publish() is, which goes when the ranks have joined.
@@ -137,7 +137,7 @@ def _read_secret() -> str:
     return _motley.read_secret(path)
 
 
-def _reachable_address() -> str:
+def find_reachable_address() -> str:
     """This host's address as others reach it: that from which it reaches the store's host; or, where that is this host by a name that
     stands for a loopback address here, that from which it reaches the rest of the network."""
     master = os.environ.get("MASTER_ADDR") or socket.gethostname()

@@ -14,6 +14,7 @@ import tempfile
 from typing import Any
 
 from . import _motley
+from ._backend import find_reachable_address
 from ._ranks import Ranks
 
 
@@ -72,7 +73,7 @@ class Meeting:
         told: list[str] = []
 
         def publish(address: str) -> None:
-            told.append(address if one_host else f"{os.environ['MASTER_ADDR']}:{address.rsplit(':', 1)[1]}")
+            told.append(address if one_host else f"{find_reachable_address()}:{address.rsplit(':', 1)[1]}")
             ranks.gather(told[0])
 
         try:

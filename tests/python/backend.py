@@ -386,10 +386,10 @@ except RuntimeError as problem:
         for master, address in (("localhost", "10.0.0.2"), ("127.0.0.1", "127.0.0.1"), ("other", "10.0.0.1")):
             with unittest.mock.patch.dict(os.environ, MASTER_ADDR=master), \
                     unittest.mock.patch.object(_backend, "_own_address", own.__getitem__):
-                self.assertEqual(_backend._reachable_address(), address)
+                self.assertEqual(_backend.find_reachable_address(), address)
         with unittest.mock.patch.dict(os.environ, MASTER_ADDR="localhost"), \
                 unittest.mock.patch.object(_backend, "_own_address", side_effect=["127.0.0.1", OSError("no route")]):
-            self.assertEqual(_backend._reachable_address(), "127.0.0.1")
+            self.assertEqual(_backend.find_reachable_address(), "127.0.0.1")
 
     def test_the_secret_of_one_host_is_not_in_the_store(self):
         script = """

@@ -1,5 +1,6 @@
 """Ranks on several hosts, which are network and process-number namespaces of this machine: what crosses the network is authenticated and
 encrypted."""
+import itertools
 import os
 import pathlib
 import shutil
@@ -12,13 +13,13 @@ import unittest
 from ranks import run_scripts
 
 MAKE_CERTIFICATE = pathlib.Path(__file__).resolve().parents[1] / "make-certificate"
-ADDRESS = "10.213.7."  # of the hosts, with 1 and 2 behind it
+ADDRESS = "10.213.7."  # of the hosts, with 1, 2 and 3 behind it
 
 
 def why_not():
-    """What is missing for two hosts here, or nothing."""
+    """What is missing for several hosts here, or nothing."""
     if os.geteuid() != 0 or not shutil.which("ip"):
-        return "needs root and iproute2, to be two hosts"
+        return "needs root and iproute2, to be several hosts"
     tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
     return "this machine lets nobody make network namespaces" if tried.returncode else ""
 
@@ -69,23 +70,24 @@ except Exception as problem:
 print("done")
 """
 PIPELINE = SCRIPT + """
-plan = {"version": 2, "model": "net", "layers": ["0", "1", "2"], "global_batch_size": 8, "micro_batches": 2, "stages": [
-    {"first_layer": first, "last_layer": last, "replicas": [{"type": "cpu"}]} for first, last in (("0", "1"), ("2", "2"))]}
-other = make_net()
-pipe = motley.pipeline(make_net(), plan, loss_fn=mean_square, example_inputs=Data.values[:2])
-optimizer, alone = torch.optim.SGD(pipe.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.1)
-for number in range(5):
-    batch = Data.values[8 * number:8 * number + 8]
-    optimizer.zero_grad()
-    pipe.step(batch, batch)
-    optimizer.step()
-    step_alone(other, alone, batch)
-state = pipe.gather_state_dict()
-if rank == 0:
-    net = make_net()
-    net.load_state_dict(state)
-    check(net, other)
-print("done")
+def train_pipeline(group):
+    plan = {"version": 2, "model": "net", "layers": ["0", "1", "2"], "global_batch_size": 8, "micro_batches": 2, "stages": [
+        {"first_layer": first, "last_layer": last, "replicas": [{"type": "cpu"}]} for first, last in (("0", "1"), ("2", "2"))]}
+    other = make_net()
+    pipe = motley.pipeline(make_net(), plan, loss_fn=mean_square, example_inputs=Data.values[:2], process_group=group)
+    optimizer, alone = torch.optim.SGD(pipe.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.1)
+    for number in range(5):
+        batch = Data.values[8 * number:8 * number + 8]
+        optimizer.zero_grad()
+        pipe.step(batch, batch)
+        optimizer.step()
+        step_alone(other, alone, batch)
+    state = pipe.gather_state_dict()
+    if dist.get_rank(group) == 0:
+        net = make_net()
+        net.load_state_dict(state)
+        check(net, other)
+    print("done")
 """
 KNOWN = struct.pack("<f", 1234.5) * 16  # in what each rank gives
 SUM = """
@@ -122,36 +124,44 @@ with open(sys.argv[1], "wb") as file:
 
 
 @unittest.skipIf(why_not(), why_not())
-class TwoHosts(unittest.TestCase):
+class Hosts(unittest.TestCase):
+    """Each has a link to each of the others."""
+
+    count = 2
+
     @classmethod
     def setUpClass(cls):
-        cls.names = [f"motley-{os.getpid()}-{host}" for host in range(2)]
-        ends = [f"m{os.getpid()}-{host}"[:15] for host in range(2)]
-        for name in cls.names:
+        cls.names = [f"motley-{os.getpid()}-{host}" for host in range(cls.count)]
+        for host, name in enumerate(cls.names):
             cls.run_ip("netns", "add", name)
             cls.addClassCleanup(cls.run_ip, "netns", "del", name)
-        cls.run_ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
-        for host, (name, end) in enumerate(zip(cls.names, ends, strict=True)):
-            cls.run_ip("link", "set", end, "netns", name)
-            cls.run_ip("-n", name, "addr", "add", f"{ADDRESS}{host + 1}/24", "dev", end)
-            for link in (end, "lo"):
-                cls.run_ip("-n", name, "link", "set", link, "up")
+            cls.run_ip("-n", name, "addr", "add", f"{ADDRESS}{host + 1}/32", "dev", "lo")
+            cls.run_ip("-n", name, "link", "set", "lo", "up")
+        for pair in itertools.combinations(range(cls.count), 2):
+            ends = [f"m{os.getpid()}-{one}{other}" for one, other in (pair, pair[::-1])]
+            cls.run_ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+            for end, one, other in ((ends[0], *pair), (ends[1], *pair[::-1])):
+                cls.run_ip("link", "set", end, "netns", cls.names[one])
+                cls.run_ip("-n", cls.names[one], "link", "set", end, "up")
+                cls.run_ip("-n", cls.names[one], "route", "add", f"{ADDRESS}{other + 1}", "dev", end, "src", f"{ADDRESS}{one + 1}")
 
     @staticmethod
     def run_ip(*words):
         subprocess.run(["ip", *words], check=True)
 
     def run_hosts(self, script, *, has_secret=True, **more):
-        """The exit codes and what was written, on both."""
+        """The exit codes and what was written, on all."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         secret = pathlib.Path(folder.name, "secret")
         secret.touch(mode=0o600)
         secret.write_text(os.urandom(32).hex())
         variables = {"MASTER_ADDR": f"{ADDRESS}1", "MASTER_PORT": 29500} | ({"MOTLEY_SECRET_FILE": secret} if has_secret else {})
-        return run_scripts(script, 2, prefixes=[["ip", "netns", "exec", name, "unshare", "--pid", "--fork", "--kill-child"]
-                                                for name in self.names], **variables, **more)
+        prefixes = [["ip", "netns", "exec", name, "unshare", "--pid", "--fork", "--kill-child"] for name in self.names]
+        return run_scripts(script, self.count, prefixes=prefixes, **variables, **more)
 
+
+class TwoHosts(Hosts):
     def record(self, script, **more):
         """The same, and all that has crossed the network."""
         with tempfile.TemporaryDirectory() as folder:
@@ -207,7 +217,7 @@ class TwoHosts(unittest.TestCase):
             self.assertRegex(text, rf"takes nothing in the clear.*: set encryption to 'on' {where}")
 
     def test_a_pipeline(self):
-        for code, text in self.run_hosts(PIPELINE):
+        for code, text in self.run_hosts(PIPELINE + "train_pipeline(None)"):
             self.assertEqual(code, 0, text)
             self.assertIn("done", text)
 
@@ -215,6 +225,21 @@ class TwoHosts(unittest.TestCase):
         for code, text in self.run_hosts(DATA_PARALLEL, has_secret=False):
             self.assertEqual(code, 1, text)
             self.assertIn("MOTLEY_SECRET_FILE", text)
+
+
+class ThreeHosts(Hosts):
+    count = 3
+
+    def test_a_pipeline_without_the_first_rank(self):
+        script = PIPELINE + """
+group = dist.new_group([1, 2])
+if rank > 0:
+    train_pipeline(group)
+dist.barrier()
+"""
+        for rank, (code, text) in enumerate(self.run_hosts(script)):
+            self.assertEqual(code, 0, text)
+            self.assertEqual("done" in text, rank > 0)
 
 
 if __name__ == "__main__":
