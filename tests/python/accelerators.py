@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import motley
 from backend import TYPES, values
 from data_parallel import SAMPLES, Data, Net, mean_loss, train_alone, weights, whole_steps
+from embeddings import compare_bags
 from ranks import RanksTest, run_scripts
 
 needs_accelerator = unittest.skipUnless(torch.accelerator.is_available(), "there is no accelerator that PyTorch can use")
@@ -263,6 +264,13 @@ class ServerSideOptimizer(unittest.TestCase):
     def test_it_steps_as_torch_does(self):
         for code, text in run_scripts(SERVED, 2, fresh=True):
             self.assertEqual(code, 0, text)
+
+
+@needs_accelerator
+class EmbeddingInput(unittest.TestCase):
+    def test_ids_offsets_and_weights_on_a_device(self):
+        for ours, torchs in compare_bags(torch.accelerator.current_accelerator()):
+            torch.testing.assert_close(ours, torchs, rtol=1e-6, atol=1e-7)
 
 
 LOSE_THE_CPU = """

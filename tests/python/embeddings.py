@@ -328,7 +328,8 @@ def lost_directory():
         bag.load_state_dict({"rows._extra_state": {"job": "torch-1", "step": 3, "servers": 1}})
 
 
-def compare_bags():
+def compare_bags(device="cpu"):
+    """Of input on a device."""
     ids, offsets, weights = torch.tensor([3, 1, 3, 0, 4]), torch.tensor([0, 2, 2]), torch.tensor([1.0, 2, -1, 0.5, 3])
     pairs = []
     for mode in ("sum", "mean", "max"):
@@ -338,7 +339,7 @@ def compare_bags():
         torchs = torch.nn.EmbeddingBag.from_pretrained(rows, freeze=False, mode=mode)
         forms = [(ids, offsets), (torch.stack([ids, ids]), None)] + [(ids, offsets, weights)] * (mode == "sum")
         for form in forms:
-            outputs = [bag(*form) for bag in (ours, torchs)]
+            outputs = [ours(*(part if part is None else part.to(device) for part in form)), torchs(*form)]
             outputs[0].square().sum().backward()
             outputs[1].square().sum().backward()
             ours.step()
@@ -399,6 +400,12 @@ def features_alone():
     motley.nn.EmbeddingBagCollection(TABLES, features=lambda batch: batch)
 
 
+def late_features():
+    loader = motley.DataLoader(Clicks(), 4, collate_fn=collate)
+    next(iter(loader))
+    motley.nn.EmbeddingBagCollection(TABLES, loader=loader, features=lambda batch: batch[1], timeout=TIMEOUT)
+
+
 def wrong_features():
     motley.nn.EmbeddingBagCollection(TABLES, timeout=TIMEOUT)({"user": torch.tensor([1])})
 
@@ -433,6 +440,7 @@ WRONG = {
     wrong_mode: "'sum', 'mean' and 'max' are accepted",
     wrong_optimizer: "optimizer is a SGD; motley.optim.RowSGD",
     features_alone: "it needs loader=",
+    late_features: "the loader's first pass has begun; make the embeddings before it",
     wrong_features: "features are ['user']; the tables have ['friends', 'item', 'user']",
     shared_feature: "feature 'one' is looked up in two tables",
     same_name: "tables[1].name is 'a'; a text that no other table has",

@@ -240,6 +240,8 @@ class EmbeddingBagCollection(torch.nn.Module):
                 raise ValueError(f"loader is {name_type(loader)}; a motley.DataLoader is accepted, which knows each rank's samples")
             if features is not None and (loader is None or not callable(features)):
                 raise ValueError("features is a function that says what of the loader's next batch is looked up: it needs loader=")
+            if features is not None and loader is not None and loader._ranks is not None:
+                raise ValueError("the loader's first pass has begun; make the embeddings before it")
             check_server(server, token_file)
             if embedding_dir is not None and not isinstance(embedding_dir, (str, os.PathLike)):
                 raise ValueError(f"embedding_dir is {embedding_dir!r}; the path of a folder is accepted")
@@ -429,6 +431,7 @@ def _from_jagged(features: Any) -> dict[str, _Bags]:
 
 
 def _pool(rows: torch.Tensor, bags: _Bags, mode: str) -> torch.Tensor:
+    weights = bags.weights if bags.weights is None else bags.weights.to(rows.device)
     if bags.offsets is None:  # a row for each sample
-        return rows if bags.weights is None else rows * bags.weights.unsqueeze(1)
-    return F.embedding_bag(torch.arange(len(rows)), rows, bags.offsets.to(torch.int64), mode=mode, per_sample_weights=bags.weights)
+        return rows if weights is None else rows * weights.unsqueeze(1)
+    return F.embedding_bag(torch.arange(len(rows)), rows, bags.offsets.to(rows.device, torch.int64), mode=mode, per_sample_weights=weights)
