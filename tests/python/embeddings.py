@@ -228,6 +228,14 @@ class Embeddings(RanksTest):
         self.assertIn("give the embeddings embedding_dir='DIR'", first)
         self.assertEqual(second["step"], 0)
 
+    def test_what_could_not_be_loaded_leaves_no_rows(self):
+        for said, is_back in self.on_ranks(use_after_lost_directory):
+            self.assertIn("sparse-00000003.json", said[0])
+            self.assertEqual(len(said), 4)
+            for message in said[1:]:
+                self.assertIn("the embeddings have no rows any more, as the state that they were to load was not there", message)
+            self.assertTrue(is_back)
+
     def test_wrong_input(self):
         for what, words in WRONG.items():
             with self.subTest(what.__name__):
@@ -326,6 +334,22 @@ def lost_directory():
     with tempfile.TemporaryDirectory() as folder:
         bag = motley.nn.EmbeddingBag(5, 3, embedding_dir=folder, timeout=TIMEOUT)
         bag.load_state_dict({"rows._extra_state": {"job": "torch-1", "step": 3, "servers": 1}})
+
+
+def use_after_lost_directory():
+    """What is said of rows that are gone, and rows of another state."""
+    with tempfile.TemporaryDirectory() as folder:
+        bag = motley.nn.EmbeddingBag(5, 3, embedding_dir=folder, timeout=TIMEOUT)
+        state, rows = bag.state_dict(), bag(torch.tensor([[1]])).detach()
+        said = []
+        for use in (lambda: bag.load_state_dict({"rows._extra_state": {"job": "torch-1", "step": 3, "servers": 1}}),
+                    lambda: bag(torch.tensor([[1]])), bag.step, bag.state_dict):
+            try:
+                use()
+            except (RuntimeError, ValueError) as problem:
+                said.append(str(problem))
+        bag.load_state_dict(state)
+        return said, torch.equal(bag(torch.tensor([[1]])), rows)
 
 
 def compare_bags(device="cpu"):

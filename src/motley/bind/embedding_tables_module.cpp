@@ -57,8 +57,10 @@ class EmbeddingTables {
     client_ = value_or_raise(ps::SparseClient::open(*session_, options_, Deadline::after(seconds)));
   }
   ps::SparseClient& client() {
-    MOTLEY_INVARIANT(client_, "the tables were left");
-    return *client_;
+    if (client_) return *client_;
+    throw std::runtime_error(
+        "the embeddings have no rows any more, as the state that they were to load was not there: make them anew, or "
+        "load another state");
   }
   static std::span<const std::uint64_t> as_ids(const at::Tensor& ids) {
     TORCH_CHECK_VALUE(ids.is_cpu() && ids.is_contiguous(), "ids are not contiguous on the CPU");
@@ -72,7 +74,7 @@ class EmbeddingTables {
 
   const std::shared_ptr<net::Session> session_;
   ps::SparseClientOptions options_;
-  std::unique_ptr<ps::SparseClient> client_;  // null once it has left
+  std::unique_ptr<ps::SparseClient> client_;  // null once it has left, or could not reopen()
 };
 
 ps::RowOptimizer::Kind parse_kind(const std::string& name) {
