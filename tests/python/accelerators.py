@@ -75,6 +75,33 @@ def collectives():
     return wrong
 
 
+def point_to_point():
+    """Whether ranks 0 and 1 have what the other one sent, each way of sending it, as it is computed on the device right behind."""
+    rank, device, right = dist.get_rank(), my_device(), []
+    other = 1 - rank
+    if rank > 1:
+        return []
+    for size in (1, 300_000):
+        own, expected = values((size,), torch.float32, rank).to(device) * 3, values((size,), torch.float32, other) * 6
+
+        def receive(receive_into, size=size, expected=expected):
+            into = torch.zeros(size, device=device) * 2
+            receive_into(into)
+            right.append(torch.equal((into * 2).cpu(), expected))
+
+        for sender in (0, 1):
+            if rank == sender:
+                dist.send(own, other)
+                dist.send(own, other)
+            else:
+                receive(lambda into: dist.recv(into, other))
+                receive(dist.recv)  # from any rank
+        work = dist.isend(own, other)
+        receive(lambda into: dist.irecv(into, other).wait())
+        work.wait()
+    return right
+
+
 def broadcast_into_what_is_computed():
     """What is found, and whether the values are those of the root, on a CPU."""
     size, wrong = 100_000, []
@@ -156,6 +183,9 @@ class WithCpus(RanksTest):
 
     def test_many_at_once(self):
         self.assertEqual(self.on_ranks(overlap_many), [[]] * 3)
+
+    def test_tensors_are_sent_from_rank_to_rank(self):
+        self.assertEqual(self.on_ranks(point_to_point), [[True] * 6, [True] * 6, []])
 
     @unittest.skipUnless(motley.emulated.is_enabled(), "the accelerator is no emulated one")
     def test_a_result_comes_after_what_its_tensor_was_used_for(self):

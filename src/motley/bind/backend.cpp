@@ -89,6 +89,32 @@ std::span<std::byte> bytes(const Operand& operand) {
   return {static_cast<std::byte*>(operand.memory.data_ptr()), operand.memory.nbytes()};
 }
 
+// The tensors' values in the CPU's memory, which is all that gloo's point-to-point operations know.
+std::vector<at::Tensor> to_host(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> staged;
+  for (const at::Tensor& tensor : tensors) staged.push_back(tensor.cpu());
+  return staged;
+}
+
+// Memory of the CPU into which gloo receives values for these tensors.
+std::vector<at::Tensor> host_memory(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> staged;
+  for (const at::Tensor& tensor : tensors) {
+    staged.push_back(tensor.is_cpu() ? tensor : at::empty_like(tensor, tensor.options().device(at::kCPU)));
+  }
+  return staged;
+}
+
+// Copies received values to where they belong.
+std::function<void()> copying(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& into) {
+  return [from, into] {
+    const at::NoGradGuard no_grad;
+    for (std::size_t at = 0; at < from.size(); ++at) {
+      if (!into[at].is_same(from[at])) into[at].copy_(from[at]);
+    }
+  };
+}
+
 }  // namespace
 
 Backend::Backend(int rank, int size, std::chrono::milliseconds timeout, Group group, Delegate delegate)
@@ -433,16 +459,20 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& output
 
 c10::intrusive_ptr<c10d::Work> Backend::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
   check_rank("send", "destination", destination);
-  return delegated(gloo("send").send(tensors, destination, tag), "send", true);
+  std::vector<at::Tensor> staged = to_host(tensors);
+  return delegated(gloo("send").send(staged, destination, tag), "send", true);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
   check_rank("recv", "source", source);
-  return delegated(gloo("recv").recv(tensors, source, tag), "recv", true);
+  std::vector<at::Tensor> staged = host_memory(tensors);
+  return delegated(gloo("recv").recv(staged, source, tag), "recv", true, copying(staged, tensors));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
-  return delegated(gloo("recv from any rank").recvAnysource(tensors, tag), "recv from any rank", true);
+  std::vector<at::Tensor> staged = host_memory(tensors);
+  return delegated(gloo("recv from any rank").recvAnysource(staged, tag), "recv from any rank", true,
+                   copying(staged, tensors));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
