@@ -316,6 +316,45 @@ except dist.DistBackendError as problem:
             self.assertRegex(text, "caught motley: .*the process group was aborted")
 
 
+class ChainedOperations(unittest.TestCase):
+    """What is chained to an operation, and waits for another one that the same thread would carry out."""
+
+    refusal = r"motley: .*all_reduce: it was asked for in what is chained to another operation's future"
+
+    def test_it_is_refused_on_all_ranks(self):
+        """Also where the future was complete before, so that the rank itself waits for the others."""
+        script = START + """
+store = dist.distributed_c10d._get_default_store()
+if rank == 1:
+    store.wait(["chained"], timedelta(seconds=100))
+first = dist.all_reduce(torch.ones(8), async_op=True)
+if rank == 1:
+    first.wait()
+second = first.get_future().then(lambda _: dist.all_reduce(torch.ones(8), async_op=True).get_future().wait())
+store.set("chained", "")
+second.wait()
+"""
+        for code, text in run_scripts(script, 2):
+            self.assertEqual(code, 1, text)
+            self.assertRegex(text, self.refusal)
+
+    def test_a_hook_that_does_so_ends(self):
+        """With that, or well where each operation happened to be complete before it was chained to."""
+        script = START + """
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+for step in range(3):
+    model(torch.ones(2, 64)).sum().backward()
+"""
+        ends = run_scripts(script, 2)
+        self.assertIn([code for code, _ in ends], ([0, 0], [1, 1]), ends)
+        for code, text in ends:
+            if code:
+                self.assertRegex(text, self.refusal)
+
+
 class RanksThatDiffer(unittest.TestCase):
     def test_another_backend_is_named_early(self):
         script = START.replace('group("motley"', 'group(["motley", "gloo"][rank]')

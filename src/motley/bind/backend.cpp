@@ -227,6 +227,7 @@ c10::intrusive_ptr<c10d::Work> Backend::start(Collective what, c10d::OpType type
                                               std::chrono::milliseconds timeout, std::vector<Operand> inputs,
                                               std::vector<Operand> outputs) {
   TORCH_CHECK(!is_shut_down_, title, ": the process group was shut down");
+  if (group_.communicator->is_own_thread()) refuse_chained(what.kind);
   finished_->drop();
   std::optional<nn::DeviceCopies> copies;
   std::vector<nn::DeviceCopies::Arriving> arriving;
@@ -247,6 +248,17 @@ c10::intrusive_ptr<c10d::Work> Backend::start(Collective what, c10d::OpType type
   };
   group_.devices->start(std::move(what), std::move(arriving));
   return work;
+}
+
+// Where the future was complete before something was chained to it the same call comes from another thread, and waits
+// for ranks that were refused it: so all are told.
+void Backend::refuse_chained(CollectiveKind kind) {
+  const std::string refusal = fmt::format(
+      "{}: it was asked for in what is chained to another operation's future, as PyTorch's PowerSGD hooks do, where "
+      "waiting for it would never end; accepted: operations that a hook itself starts, or another backend",
+      to_string(kind));
+  group_.communicator->abort({ErrorCode::kInvalidInput, refusal, getRank()});
+  std::rethrow_exception(make_exception(refusal));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::done_alone(const at::Tensor& result, c10d::OpType type, const char* title) {

@@ -119,6 +119,7 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> start(collective::Collective what, c10d::OpType type, const char* title,
                                        std::chrono::milliseconds timeout, std::vector<Operand> inputs,
                                        std::vector<Operand> outputs);
+  [[noreturn]] void refuse_chained(collective::CollectiveKind kind);
   // An operation that a group of one rank has carried out already.
   c10::intrusive_ptr<c10d::Work> done_alone(const at::Tensor& result, c10d::OpType type, const char* title);
 

@@ -50,7 +50,7 @@ struct Collective {
   std::span<const std::byte> input;  // in whole elements; must live, and stay as it is, until done
   std::span<std::byte> output;
   double seconds = 60;  // in which it must end
-  // Called once, by the communicator's thread. It may start operations, and must not wait for any.
+  // Called once, by the communicator's thread. It may start operations, but not wait for any: they come after it.
   std::function<void(const Status&)> done;
 };
 
@@ -77,6 +77,8 @@ class Communicator {
   void abort(const Error& error);
   // The error that has ended it, or a rank's loss that will.
   Status health() const;
+  // Whether this is the thread that carries out operations, and calls `done` of each.
+  bool is_own_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
   // Memory for buffers from which and into which nothing is copied, if there is such. It is kept by its last reference,
   // also beyond the communicator's life.
