@@ -46,7 +46,7 @@ constexpr int kSettledSteps = 2;  // before the first that counts
 constexpr int kFewSteps = 4;      // of rivals, which take longer
 constexpr int kFewSettledSteps = 1;
 constexpr double kPlanSeconds = 600;
-constexpr double kMethodSeconds = 20;  // that each method may look for a plan
+constexpr double kMethodSeconds = 10;  // that each method may look for a plan
 constexpr double kProfileSeconds = 40;
 // Of the parameter server, for each core that does lookups; the paper counts such cores and does not say how many.
 constexpr double kServersPerCore = 0.25;

@@ -1,9 +1,9 @@
 // Where a mix of CPU cores and GPUs is the cheapest way to train a CTR model, and by how much: HeterPS's four models
 // over prices of a GPU (in those of a CPU core) and speeds of a CPU core (times that of examples/clicks/cluster.yaml,
-// which says where they come from). In each cell the exact planner's cheapest plan under HeterPS's cost model at half of
-// the throughput that all devices of that file together could reach, against the cheapest plan of one device type that
-// reaches the same; neither is limited to the devices of the file. Nothing is run: all of it is computed. Offers of
-// providers stand beside it by their prices; the V100's is HeterPS's own.
+// which says where they come from). In each cell the exact planner's cheapest plan under HeterPS's cost model at half
+// of the throughput that all devices of that file together could reach, against the cheapest plan of one device type
+// that reaches the same; neither is limited to the devices of the file. Nothing is run: all of it is computed. Offers
+// of providers stand beside it by their prices; the V100's is HeterPS's own.
 #include <algorithm>
 #include <array>
 #include <cmath>
