@@ -16,7 +16,7 @@ class TestCertificates {
   // By `ca`, which is made with the first of them. `more`: validity and usage, as tests/make-certificate takes them.
   CertificateFiles make(const std::string& name, const std::string& alternative_names, const std::string& ca = "ca",
                         const std::string& more = "") const {
-    const std::string command = fmt::format("{} '{}' '{}' '{}' '{}' {}", MAKE_CERTIFICATE, folder_.path.string(), ca,
+    const std::string command = fmt::format("'{}' '{}' '{}' '{}' '{}' {}", MAKE_CERTIFICATE, folder_.path.string(), ca,
                                             name, alternative_names, more);
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
     return {path(name + ".pem"), path(name + ".key"), path(ca + ".pem")};

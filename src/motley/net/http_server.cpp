@@ -116,6 +116,17 @@ class RequestStream final : public httplib::Stream {
   std::string_view left_;  // of what was received with the head
 };
 
+// The library bounds a body only by the length that it says, and unpacks any: one that says none is not read, and none
+// is unpacked. Parts of a page that are asked for many times over would be given as often.
+static void bound_body(httplib::Request& request) {
+  request.ranges.clear();
+  request.headers.erase("Content-Encoding");
+  const bool is_chunked = request.headers.erase("Transfer-Encoding") > 0;
+  if (!is_chunked && request.has_header("Content-Length")) return;
+  request.headers.erase("Content-Length");
+  request.set_header("Content-Length", "0");
+}
+
 // The library's own server gives a thread to each connection from its first byte on, takes heads without end, and for
 // the next request a body that nobody has read.
 class HttpRouter final : public httplib::Server {
@@ -123,7 +134,7 @@ class HttpRouter final : public httplib::Server {
   void answer(HttpConnection& connection) {
     RequestStream stream(connection);
     bool is_closed = false;
-    process_request(stream, true, is_closed, nullptr);
+    process_request(stream, true, is_closed, bound_body);
     stream.flush();
   }
 };

@@ -595,6 +595,33 @@ TEST(SparseNet, LeavesNothingOfARankThatDiesWhilePushing) {
   }
 }
 
+// What a rank has finished before the others waits in memory that no quota counts.
+TEST(SparseNet, NoRankIsAheadOfTheOthersWithoutEnd) {
+  const Servers servers(1);
+  const std::vector<SparseTableOptions> tables = {make_table_options("a", 1, Kind::kSgd)};
+  std::atomic<bool> is_refused = false;
+  collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
+    const auto connection = raw_rank(servers, session);
+    ASSERT_TRUE(connection->send(kSparseOpen, 0, encode(make_open(2, tables, 0, 0)), soon(), "open"));
+    ASSERT_EQ(connection->receive(soon(), "opened").value().header.type, kSparseOpened);
+    if (rank == 1) {
+      while (!is_refused) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    const std::array<double, 1> weight = {1};
+    Status sent;
+    for (std::uint64_t step = 1; step <= 1100 && sent; ++step) {
+      sent = connection->send(kSparseFinish, step, std::as_bytes(std::span(weight)), soon(), "finish");
+    }
+    const auto answer = connection->receive(soon(), "the reason");
+    is_refused = true;
+    ASSERT_TRUE(answer) << answer.error().message;
+    ASSERT_EQ(answer->header.type, kServerFailed);
+    EXPECT_THAT(decode_server_failed(answer->payload)->message,
+                HasSubstr("has finished step 1025 where 0 are applied; accepted: 1024 ahead"));
+  });
+}
+
 // A rank that goes in order finishes no further step: who waits for one is told at once, not at its deadline.
 TEST(SparseNet, TellsThoseWhoWaitForARankThatHasLeft) {
   const Servers servers(1);

@@ -23,11 +23,9 @@ net::HttpListen at(const std::string& host, std::uint16_t port = 0) {
   return listen;
 }
 
-std::string get(const net::Endpoint& endpoint, const std::string& path, const std::string& header = "",
-                int milliseconds = 5000) {
+std::string ask(const net::Endpoint& endpoint, const std::string& request, int milliseconds = 5000) {
   const auto socket = net::connect_to(endpoint, Deadline::after(5));
   if (!socket) return "no connection";
-  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + header + "Connection: close\r\n\r\n";
   EXPECT_EQ(::send(socket->get(), request.data(), request.size(), MSG_NOSIGNAL), std::ssize(request));
   std::string answer;
   for (char buffer[4096];;) {
@@ -36,6 +34,12 @@ std::string get(const net::Endpoint& endpoint, const std::string& path, const st
     if (got <= 0) return answer;
     answer.append(buffer, static_cast<std::size_t>(got));
   }
+}
+
+std::string get(const net::Endpoint& endpoint, const std::string& path, const std::string& header = "",
+                int milliseconds = 5000) {
+  return ask(endpoint, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + header + "Connection: close\r\n\r\n",
+             milliseconds);
 }
 
 TEST(MetricsService, AnswersWithThePageAndNothingElse) {
@@ -52,6 +56,21 @@ TEST(MetricsService, AnswersWithThePageAndNothingElse) {
   EXPECT_THAT(get((*service)->endpoint(), "/"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(get((*service)->endpoint(), "/metrics/../etc/passwd"), StartsWith("HTTP/1.1 404"));
   EXPECT_EQ(asked, 1);
+}
+
+// Nor unpacks one, nor gives a page as often as it is asked for: none of these has shown a token.
+TEST(MetricsService, ReadsNoBodyThatDoesNotSayItsLength) {
+  const auto service = MetricsService::start(at("127.0.0.1"), {}, [] { return std::string("values 1\n"); });
+  ASSERT_TRUE(service) << service.error().message;
+  const auto& endpoint = (*service)->endpoint();
+  const std::string to_page = "POST /metrics HTTP/1.1\r\nHost: localhost\r\n";
+  // What is to come does not: an answer without it shows that nobody waits for it.
+  EXPECT_THAT(ask(endpoint, to_page + "Transfer-Encoding: chunked\r\n\r\n"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(ask(endpoint, to_page + "\r\n"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(ask(endpoint, to_page + "Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"),
+              StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(get(endpoint, "/metrics", "Range: bytes=-,-,-\r\n"),
+              ::testing::AllOf(StartsWith("HTTP/1.1 200"), ::testing::EndsWith("\r\n\r\nvalues 1\n")));
 }
 
 // Clients that send a byte now and then and never a whole request: others are answered, and the service ends.

@@ -15,6 +15,7 @@ namespace motley::ps {
 
 namespace {
 
+constexpr int kMaxMessages = 64;         // taken of one server before others
 constexpr std::size_t kMaxQueued = 64;   // frames of the state on one uplink
 constexpr double kListenSeconds = 0.05;  // between two looks at whether to give up
 
@@ -89,7 +90,8 @@ Result<Uplinks> RackJob::connect(net::Claim claim, const net::Secret& token, boo
   own.racks.between_servers = true;
   for (int rack = 0; rack < racks; ++rack) {
     own.first_bin = rack * uplinks.cores;
-    MOTLEY_TRY(uplinks.controls[rack]->send(kServerJoin, 0, encode(own), deadline, "joining"));
+    MOTLEY_TRY(uplinks.controls[rack]->send(kServerJoin, 0, encode(own), deadline, "joining",
+                                            [&] { return cancelled_.load(); }));
   }
   for (int rack = 0; rack < racks; ++rack) {
     MOTLEY_ASSIGN(const auto message,
@@ -209,7 +211,7 @@ Result<std::vector<RackJob::Answer>> RackJob::receive() {
   std::vector<Answer> answers;
   for (std::size_t rack = 0; rack < uplinks_.controls.size(); ++rack) {
     net::Connection& control = *uplinks_.controls[rack];
-    for (;;) {
+    for (int taken = 0; taken < kMaxMessages; ++taken) {  // others are served, too
       auto message = control.try_receive();
       const auto moved = message ? control.progress() : Result<bool>(true);
       if (!message || !moved) {

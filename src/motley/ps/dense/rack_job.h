@@ -47,6 +47,9 @@ class RackJob {
   // True in the one call after which the job is ready: the racks have met and there is memory. Else nothing has
   // changed.
   Result<bool> connected();
+  // Nobody waits for the meeting any more; it is over soon.
+  void cancel() { cancelled_ = true; }
+  bool over() const { return over_; }
   bool ready() const { return ready_; }
   int cores() const { return uplinks_.cores; }
   int bins() const { return join_.racks.racks() * uplinks_.cores; }

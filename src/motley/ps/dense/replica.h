@@ -30,6 +30,7 @@ class ReplicaLinks {
   ~ReplicaLinks();
 
   bool over() const { return over_; }
+  void cancel() { cancelled_ = true; }  // nobody waits any more; it is over soon
   // Once it is over, and once: by core.
   Result<Channels> take() { return std::move(*connecting_); }
 

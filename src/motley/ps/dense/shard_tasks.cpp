@@ -11,6 +11,8 @@
 
 namespace motley::ps {
 
+constexpr int kMaxWakeups = 64;  // taken of one rank before others
+
 // A core's part of a job.
 class ShardTask : public AggregationTask {
  public:
@@ -48,7 +50,7 @@ class ShardTask : public AggregationTask {
     if (job_->in_memory()) {
       // Only wakeups come, and the core is awake.
       auto wakeup = channel.try_receive();
-      while (wakeup && *wakeup) wakeup = channel.try_receive();
+      for (int taken = 1; wakeup && *wakeup && taken < kMaxWakeups; ++taken) wakeup = channel.try_receive();
       if (!wakeup) moved = fail(wakeup.error());
     } else {
       moved = channel.progress();

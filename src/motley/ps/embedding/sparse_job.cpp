@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kCloseSeconds = 60;  // for an earlier job of the same name to close its files
+constexpr std::int64_t kMaxStepsAhead = 1024;  // that a rank may have finished before the others
+constexpr double kCloseSeconds = 60;           // for an earlier job of the same name to close its files
 
 // A name from anywhere as the name of one folder below another, different for different names.
 std::string folder_name(const std::string& name) {
@@ -250,6 +251,11 @@ Status SparseJob::finish(int rank, std::int64_t step, double weight) {
   if (step != own.finished + 1 || !(weight >= 0)) {
     return fail(ErrorCode::kCorrupt, "rank {} of job '{}' finished step {} with weight {} in step {}", rank, name_,
                 step, weight, own.finished + 1);
+  }
+  if (!asynchronous_ && step > applied_ + kMaxStepsAhead) {
+    return fail(ErrorCode::kRefused,
+                "rank {} of job '{}' has finished step {} where {} are applied; accepted: {} ahead", rank, name_, step,
+                applied_.load(), kMaxStepsAhead);
   }
   own.finished = step;
   if (asynchronous_) return {};

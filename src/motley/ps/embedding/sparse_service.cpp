@@ -18,6 +18,7 @@ using net::Message;
 
 constexpr double kTickSeconds = 0.25;
 constexpr double kLastWordsSeconds = 2;
+constexpr int kMaxRequests = 64;                // of a rank, until it is asked again whether the server is to stop
 constexpr std::size_t kMaxAnswersUnsent = 64;   // frames; no more requests are read while they wait
 constexpr std::size_t kMaxPullsWaiting = 4096;  // frames, for a step to come
 
@@ -84,7 +85,7 @@ class SparseConnection {
       acknowledged_open_ = true;
     }
     MOTLEY_TRY(answer_waiting());
-    for (;;) {
+    for (int taken = 0; taken < kMaxRequests; ++taken) {
       MOTLEY_TRY(connection_.progress());
       if (connection_.pending_sends() > kMaxAnswersUnsent) return true;
       if (!held_) {

@@ -197,11 +197,13 @@ void Service::run() {
     });
     if (jobs_.size() != jobs_before) choose_spinning();
     std::erase_if(leaving_, has_left);
+    std::erase_if(ending_, [](const Ending& one) { return one.over(); });
   }
   for (auto& [number, job] : jobs_) {
     end(*job, Error{ErrorCode::kServerLost, "the server was told to stop", -1});
   }
   jobs_.clear();
+  ending_.clear();  // their threads wake this one, and waits_ goes before them
   cores_.clear();
 }
 
@@ -234,13 +236,22 @@ bool Service::is_over(Job& job) const {
   return now >= job.deserted_at + kept;
 }
 
-void Service::forget(const Job& job) {
+// What still connects to other servers ends on its own thread, for which this one does not wait.
+void Service::let_go(Job& job) {
+  if (job.rack) job.rack->cancel();
+  if (job.links) job.links->cancel();
+  Ending ending{std::move(job.rack), std::move(job.links)};
+  if (!ending.over()) ending_.push_back(std::move(ending));
+}
+
+void Service::forget(Job& job) {
   for (const auto& core : cores_) {
     core->remove(job.number);
     for (const std::uint64_t task : job.kept) core->remove(task);
   }
   metrics_->remove(job.metrics.get());
   if (job.rack && std::ranges::any_of(std::views::values(job.ranks), &Rank::left)) job.rack->leave();
+  let_go(job);
   if (!job.ranks.empty()) metrics_->jobs_left.add(1);
   spdlog::info("job '{}' has ended", job.name);
 }
@@ -248,7 +259,6 @@ void Service::forget(const Job& job) {
 // Nothing of the epoch before is worked on any more, nor read from its connections: its state waits for the ranks of
 // the new one. They are still to come; who of them has not noticed yet is told.
 void Service::begin_epoch(Job& job, const Claim& claim) {
-  job.links.reset();
   for (const auto& core : cores_) {
     for (const std::uint64_t task : job.kept) core->remove(task);
     core->remove_now(job.number);
@@ -259,7 +269,7 @@ void Service::begin_epoch(Job& job, const Claim& claim) {
   job.metrics.reset();
   if (job.dense && job.dense->has_begun()) job.before = std::move(job.dense);
   job.dense.reset();
-  job.rack.reset();
+  let_go(job);
   for (Rank& rank : std::views::values(job.ranks)) {
     if (!rank.control || rank.left) continue;
     turn_away(
@@ -283,11 +293,12 @@ bool Service::has_left(Leaving& leaving) {
   if (connection.wants_to_write()) return false;
   if (!leaving.announced) connection.finish_sending();
   leaving.announced = true;
-  for (;;) {
+  for (int taken = 0; taken < kMaxRequests; ++taken) {
     const auto message = connection.try_receive();
     if (!message) return true;
-    if (!*message) return false;
+    if (!*message) break;
   }
+  return false;
 }
 
 void Service::judge_lost() {

@@ -107,6 +107,13 @@ class Service {
     bool announced = false;
   };
 
+  // What still connects to other servers for a job that is over.
+  struct Ending {
+    std::shared_ptr<RackJob> rack;
+    std::unique_ptr<ReplicaLinks> links;
+    bool over() const { return (!rack || rack->over()) && (!links || links->over()); }
+  };
+
   // A channel that a core saw end. Its rank may have left in order, which is then about to be said on its control
   // connection.
   struct Lost {
@@ -138,7 +145,8 @@ class Service {
   static bool is_elastic(const Job& job);
   static bool is_deserted(const Job& job);
   bool is_over(Job& job) const;
-  void forget(const Job& job);
+  void forget(Job& job);
+  void let_go(Job& job);
   void begin_epoch(Job& job, const net::Claim& claim);
   int used_cores(const ServerJoin& join) const;
   Status take_memory(Job& job, std::size_t bytes);
@@ -177,6 +185,7 @@ class Service {
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
   std::uint64_t next_job_ = 1;
   std::vector<Leaving> leaving_;
+  std::vector<Ending> ending_;
   std::vector<std::unique_ptr<net::Connection>> probes_;
   std::vector<Lost> suspected_;
   double watched_at_ = 0;  // for stalls
