@@ -8,6 +8,7 @@
 
 #include "motley/base/os/file.h"
 #include "motley/scheduling/trace/trace.h"
+#include "tests/temporary_folder.h"
 
 namespace motley::scheduling {
 namespace {
@@ -26,13 +27,13 @@ class ApplicationsTest : public ::testing::Test {
           "placement,local_bsz,step_time,sync_time\n1,10,1,0\n1,20,2,0\n2,10,1.5,0.5\n2,20,2.5,0.5\n");
     write("placements-old.csv", "placement,local_bsz,step_time,sync_time\n1,10,4,0\n1,20,8,0\n");
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   void write(const std::string& name, const std::string& text) {
     ASSERT_TRUE(write_file(folder_ / "one" / name, text));
   }
   Result<Applications> read() { return Applications::read(folder_, *parse_topology("1x2:new,1x2:old")); }
 
-  const std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / "applications_test";
+  const TemporaryFolder own_;
+  const std::filesystem::path& folder_ = own_.path;
 };
 
 TEST_F(ApplicationsTest, AJobAdaptsItsBatch) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "motley/base/os/file.h"
+#include "tests/temporary_folder.h"
 
 namespace motley::scheduling {
 namespace {
@@ -131,8 +132,8 @@ TEST(Trace, OursMaySayHowFastJobsAreOnWhat) {
 }
 
 TEST(Trace, OursMayNameProfiles) {
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "profiles";
-  std::filesystem::create_directories(folder);
+  const TemporaryFolder own;
+  const std::filesystem::path& folder = own.path;
   const auto read_profile = [&](const std::filesystem::path& file) -> Result<ProfiledJob> {
     if (file != folder / "profile.json") return fail(ErrorCode::kIo, "there is no such file");
     return ProfiledJob{0.108, 600, {{"new", 1}, {"old", 0.5}}};

@@ -48,7 +48,7 @@ std::string links(const PageInput& input, const JobRecord& record) {
   for (const auto& [name, file] : {std::pair("log", output_file(attempt)), std::pair("report", report_file(attempt))}) {
     std::error_code ignored;
     if (file.empty() || !std::filesystem::is_regular_file(file, ignored)) continue;
-    all.push_back(fmt::format("<a href=\"v1/jobs/{0}/{1}\">{1}</a>", escape(to_link(record.job.name)), name));
+    all.push_back(fmt::format("<a href=\"v1/jobs/{0}/{1}\">{1}</a>", record.id, name));
   }
   return all.empty() ? "–" : fmt::format("{}", fmt::join(all, " · "));
 }

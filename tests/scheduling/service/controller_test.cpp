@@ -568,6 +568,7 @@ TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {
   }
   EXPECT_THAT(refused(job("a\nb", 1)), HasSubstr("name: 'a\\x0ab' is not the name of a folder"));
   EXPECT_THAT(refused(job("a b", 1)), HasSubstr("name is 'a b'; accepted: letters, digits, '-', '_' and '.'"));
+  EXPECT_THAT(refused(job("7", 1)), HasSubstr("name is '7'; accepted: a name that is no number"));
   EXPECT_THAT(refused(job("a", 2, 3)), HasSubstr("min_workers is '3'"));
   EXPECT_THAT(refused(job("a", 2, 1, 1)), HasSubstr("max_workers is '1'"));
   SubmittedJob heavy = job("a", 1);

@@ -238,9 +238,10 @@ TEST_F(ServiceTest, ShowsWhatAJobLeavesToRead) {
   EXPECT_EQ(client_->Get("/v1/jobs/nobody/log")->status, 400);
   EXPECT_EQ(unauthenticated_->Get("/v1/jobs/trains/log")->status, 401);
   const std::string page = client_->Get("/")->body;
-  EXPECT_THAT(page, HasSubstr("href=\"v1/jobs/trains/log\""));
-  EXPECT_THAT(page, HasSubstr("href=\"v1/jobs/trains/report\""));
-  EXPECT_THAT(page, ::testing::Not(HasSubstr("v1/jobs/plain/report")));
+  EXPECT_THAT(page, HasSubstr("href=\"v1/jobs/1/log\""));
+  EXPECT_THAT(page, HasSubstr("href=\"v1/jobs/1/report\""));
+  EXPECT_THAT(page, HasSubstr("href=\"v1/jobs/2/log\""));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("v1/jobs/2/report")));
   EXPECT_THAT(page, HasSubstr("it failed 1 time, last "));
 }
 

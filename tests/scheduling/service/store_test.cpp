@@ -117,7 +117,7 @@ TEST(Store, IsItsOwnersAlone) {
   for (const auto& entry : std::filesystem::directory_iterator(folder.path)) {
     struct stat status{};
     ASSERT_EQ(::stat(entry.path().c_str(), &status), 0);
-    EXPECT_EQ(status.st_mode & 0777, 0600U) << entry.path();
+    EXPECT_EQ(status.st_mode & 0777, entry.is_directory() ? 0700U : 0600U) << entry.path();
   }
 }
 

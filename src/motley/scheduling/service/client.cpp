@@ -1,12 +1,23 @@
 #include "motley/scheduling/service/client.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/net/session.h"
+#include "motley/net/socket.h"
 
 namespace motley::scheduling {
 namespace {
 
 constexpr double kAnswerSeconds = 60;
+
+// A service holds the lock of its folder (store.cpp) for as long as it lives, and its address is its own for as long.
+bool is_served(const std::filesystem::path& folder) {
+  const Descriptor lock(::open((folder / "lock").c_str(), O_RDONLY | O_CLOEXEC));
+  return !lock.valid() || ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0;
+}
 
 }  // namespace
 
@@ -32,6 +43,12 @@ Result<Client> Client::of(const std::filesystem::path& folder, const std::string
   std::shared_ptr<const net::Certificates> certificates;
   if (url.is_encrypted) {
     MOTLEY_ASSIGN(certificates, net::Certificates::read(tls, net::tls_flags(), net::CertificateUse::kHttpClient));
+  }
+  // Whoever else listens there now, on a machine that is shared, is not to have the token.
+  const bool is_here = url.address.is_unix() || net::is_loopback(url.address.endpoint.host).value_or(false);
+  if (address.empty() && !url.is_encrypted && is_here && !is_served(folder)) {
+    return fail(ErrorCode::kUnavailable, "the scheduler at {} does not answer: no service runs on '{}'",
+                net::to_url(url.address, false), folder.string());
   }
   MOTLEY_ASSIGN(const net::Secret token, net::Secret::from_file((folder / "token").string()));
   return Client(net::HttpClient(url, std::move(certificates), kAnswerSeconds), token.hex());

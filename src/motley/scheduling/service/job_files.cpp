@@ -85,6 +85,14 @@ Result<OutputPart> read_output(const fs::path& file, std::int64_t offset) {
   return OutputPart{std::move(text), next};
 }
 
+Result<std::string> read_whole(const fs::path& file, std::int64_t most) {
+  MOTLEY_ASSIGN(const OpenFile open, open_file(file));
+  if (open.size > most) {
+    return fail(ErrorCode::kIo, "cannot read '{}': it has {} bytes; accepted: {}", file.string(), open.size, most);
+  }
+  return read_part(open, 0, open.size, file);
+}
+
 Result<std::string> read_end(const fs::path& file, std::int64_t most) {
   MOTLEY_ASSIGN(const OpenFile open, open_file(file));
   const std::int64_t from = std::max<std::int64_t>(0, open.size - most);

@@ -26,6 +26,9 @@ struct OutputPart {
 // such file yet. Errors (kIo): it cannot be read.
 Result<OutputPart> read_output(const std::filesystem::path& file, std::int64_t offset);
 
+// All of the file, which must not have more bytes than that. Errors: kIo.
+Result<std::string> read_whole(const std::filesystem::path& file, std::int64_t most);
+
 // The end of the file, from the begin of a line on, at most so many bytes. Errors: kIo.
 Result<std::string> read_end(const std::filesystem::path& file, std::int64_t most);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "motley/base/os/file.h"
+#include "motley/base/text.h"
 #include "motley/scheduling/simulator/placement.h"
 
 namespace motley::scheduling {
@@ -30,9 +31,8 @@ const OptionTable<SubmittedJob>& SubmittedJob::options() {
   using enum OptionKind;
   static const OptionTable<SubmittedJob> options = {
       {{"name", kText,
-        "name of the job, which no other job has that is not over: letters, digits, '-', '_' and '.'; default: none, "
-        "it "
-        "must be given, but where --file is"},
+        "name of the job, which no other job has that is not over: letters, digits, '-', '_' and '.', and no "
+        "number; default: none, it must be given, but where --file is"},
        &SubmittedJob::name},
       {{"workers", kInteger, "workers that the job asks for", 1, 1e6}, &SubmittedJob::workers},
       {{"min_workers", kInteger, "fewest workers that it can run with; default: --workers", 1, 1e6},
@@ -71,6 +71,8 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   };
   if (const Status plain = check_folder_name(job.name); !plain) return fail(plain.error().within("name"));
   if (!std::ranges::all_of(job.name, is_plain)) return refuse("name", job.name, "letters, digits, '-', '_' and '.'");
+  if (parse_number<int>(job.name))
+    return refuse("name", job.name, "a name that is no number, as a number is that of a job");
   if (job.command.empty() || job.command.front().empty()) return refuse("command", "", "a program and its arguments");
   if (!job.directory.starts_with('/')) return refuse("directory", job.directory, "an absolute path");
   for (const auto& [field, resource, limit, accepted] : kRequestFields) {

@@ -23,7 +23,7 @@ constexpr double kRequestSeconds = 60;  // for which a client is waited for that
 constexpr std::chrono::seconds kForecastTurn(20);  // in which forecasts that were asked for before are done
 constexpr std::size_t kMaxBodyBytes = 64 << 20;
 constexpr std::int64_t kMaxLogBytes = 1 << 20;  // of what a job has printed, its end
-constexpr std::size_t kMaxReportBytes = 64 << 20;
+constexpr std::int64_t kMaxReportBytes = 64 << 20;
 constexpr std::size_t kMaxExplained = 500;    // jobs on the page
 constexpr double kRecentSeconds = 4;          // for which explanations hold, and
 constexpr double kMaxForecastFraction = 0.1;  // of its time that the service computes them for the page, at most
@@ -381,7 +381,7 @@ void Service::route() {
     const Result<Attempt> attempt = find_attempt(request.matches[1]);
     if (!attempt) return refuse(response, attempt.error());
     response.set_header("Content-Security-Policy", kReportPolicy);
-    answer_file(response, read_file(report_file(*attempt), kMaxReportBytes), "text/html; charset=utf-8");
+    answer_file(response, read_whole(report_file(*attempt), kMaxReportBytes), "text/html; charset=utf-8");
   });
   server.Get("/", [this](const httplib::Request&, httplib::Response& response) {
     const auto explanations = recent_explanations();

@@ -80,10 +80,13 @@ Status make_private(const std::filesystem::path& path) {
 }
 
 Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& folder) {
-  if (!std::filesystem::exists(folder)) {
-    MOTLEY_TRY(make_folders(folder));
-    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);  // commands and outputs may be private
-  }
+  // Commands and outputs may be private, also where the folder itself was there before.
+  const std::filesystem::path jobs = folder / "jobs";
+  const bool is_new = !std::filesystem::exists(folder);
+  MOTLEY_TRY(make_folders(jobs));
+  std::error_code problem;
+  std::filesystem::permissions(is_new ? folder : jobs, std::filesystem::perms::owner_all, problem);
+  if (problem) return fail(ErrorCode::kIo, "{}: {}", jobs.string(), problem.message());
   auto store = std::make_unique<SqliteStore>();
   store->file_ = folder / "jobs.sqlite";
   const std::string lock = (folder / "lock").string();
