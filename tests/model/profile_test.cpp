@@ -59,7 +59,8 @@ Json complete() {
     "version": 2,
     "graph": {"name": "net", "source": "a paper", "input_bytes": 8, "layers": [
       {"name": "first", "kind": "embedding", "inputs": [], "parameters": 1, "activation_bytes": 2, "inner_bytes": 3,
-       "flops": 4, "lookups": 5, "embedding_row_bytes": 6, "num_embeddings": 7, "parameter_shapes": "8x4, 8"},
+       "flops": 4, "lookups": 5, "repeated_lookups": 0.25,
+       "embedding_row_bytes": 6, "num_embeddings": 7, "parameter_shapes": "8x4, 8"},
       {"name": "second", "kind": "loss", "inputs": [0]}]},
     "batch_size": 16,
     "devices": [{"type": "gpu", "origin": "scaled", "rule": "half of cpu", "threads": 3, "compute_fraction": 0.5,
@@ -104,6 +105,7 @@ TEST(Profile, ReadsEachFieldIntoItsPlace) {
                                              .inner_bytes = 3,
                                              .flops = 4,
                                              .lookups = 5,
+                                             .repeated_lookups = 0.25,
                                              .row_bytes = 6,
                                              .table_rows = 7,
                                              .parameter_shapes = "8x4, 8"}));

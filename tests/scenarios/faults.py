@@ -71,6 +71,22 @@ class Faults(Scenario):
         self.assertIn(f"resumed after step {done}", self.train("run", "--workers", 2, "--resume"))
         self.assertEqual(list(self.losses("run")), list(self.losses("whole")))
 
+    def test_a_hangup_is_one_stop_and_none_under_nohup(self):
+        paced = ("--cluster", self.cluster([0.002, 0.002]))
+        process = self.start("run", *paced)
+        self.wait_for_step("run", 2)
+        for _ in range(2):  # as a terminal does that closes
+            process.send_signal(signal.SIGHUP)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 130, output)
+        self.assertTrue(list((self.folder / "run" / "checkpoint").iterdir()))
+        process = subprocess.Popen(["nohup", *self.command("other", *paced)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(process.kill)
+        self.wait_for_step("other", 2)
+        process.send_signal(signal.SIGHUP)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
+
     def test_a_loss_that_is_no_number_stops_the_job(self):
         self.train("run", "--workers", 2, "--steps", 5)
         output = self.train("run", "--workers", 2, "--steps", 40, "--optimizer.learning-rate", 1e30, "--resume", expect=1)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import unittest
 
+import numpy
 from harness import BINARY, Scenario
 
 
@@ -66,6 +67,19 @@ class Launchers(Scenario):
                                    env={**os.environ, "MOTLEY_SECRET_FILE": str(secret)})
         self.addCleanup(process.kill)
         return process
+
+    def test_hosts_whose_data_differ(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1:29537\n127.0.0.1\n")
+        for name in ("train.npy", "train_targets.npy"):
+            numpy.save(self.folder / f"short-{name}", numpy.load(self.folder / name)[:-2])
+        short = ("--data.train", self.folder / "short-train.npy", "--data.train-targets", self.folder / "short-train_targets.npy")
+        ranks = [self.start_by_hand(rank, f"host-{rank}/run", hosts, *flags) for rank, flags in ((0, ()), (1, short))]
+        for rank in ranks:
+            output = rank.communicate(timeout=60)[0]
+            self.assertEqual(rank.returncode, 2, output)
+            self.assertIn("data: rank 1 has", output)
+            self.assertIn("accepted: the same data on all hosts", output)
 
     def test_hosts_without_a_common_folder(self):
         """Their number is that of the addresses; logs, timeline and page come together where rank 0 is."""

@@ -112,13 +112,17 @@ class Profile(Scenario):
         self.assertAlmostEqual(device["layers"][layer]["forward"]["fixed"], 1e-3)
         self.assertIn("computed, not measured", text)
 
+    def test_an_elastic_job_is_measured_like_any_other(self):
+        profile, _ = self.profile("--elastic", "2:4", "--batch-sizes", "2,8", "--time-limit", "2s")
+        self.assertEqual([device["type"] for device in profile["devices"]], ["cpu"])
+
     def test_a_row_that_a_batch_reads_twice_comes_once(self):
         cluster, clicks = self.folder / "cluster.yaml", self.folder / "clicks.tsv"
         cluster.write_text("version: 2\ndevice_types: [{name: here, kind: cpu, count: 2, speed: "
                            "{flops_per_second: 1e6, memory_bandwidth: 1 GB/s, lookups_per_second: 1e5}}]\n")
         clicks.write_text("".join("\t".join(["1", *["2"] * 13, *["aaaa"] * 25, f"{line:x}"]) + "\n" for line in range(6)))
-        profile, _ = self.profile("--estimate", "--cluster", cluster, "--model.name", "ctrdnn", "--data.name", "criteo", "--data.train", clicks,
-                                  "--data.test", clicks, "--global-batch-size", 6)
+        profile, _ = self.profile("--estimate", "--cluster", cluster, "--model.name", "ctrdnn", "--data.name", "criteo",
+                                  "--data.train", clicks, "--data.test", clicks, "--global-batch-size", 6)
         self.assertEqual(profile["graph"]["layers"][0]["lookups"], 26)
         self.assertAlmostEqual(profile["graph"]["layers"][0]["repeated_lookups"], 1 - (25 + 6) / (6 * 26))
 

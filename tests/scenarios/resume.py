@@ -164,7 +164,7 @@ class Resume(Scenario):
     def test_a_resume_that_fails_leaves_the_run_as_it_was(self):
         self.train("whole", *self.fixed, "--steps", 20)
         self.train("run", *self.fixed, "--steps", 7)
-        files = [self.folder / "run" / name for name in ("job.yaml", "metrics.jsonl")]
+        files = [self.folder / "run" / name for name in ("job.yaml", "metrics.jsonl", "run.json")]
         before = [file.read_bytes() for file in files]
         for key, value in (("model.hidden_sizes", 32), ("optimizer.name", "adamw")):
             last = self.train("run", f"--{key.replace('_', '-')}", value, "--resume", expect=2, job=False).strip().splitlines()[-1]

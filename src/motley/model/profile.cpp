@@ -48,9 +48,10 @@ static void fields(Archive& archive, Layer& layer) {
   archive.optional("inner_bytes", layer.inner_bytes, "Kept inside it for the backward pass, beside its output.");
   archive.optional("flops", layer.flops, "Of its forward pass; a multiply-add counts two. 0 where it is not known.");
   archive.optional("lookups", layer.lookups, "Rows of its sparse table that a sample reads.");
-  archive.optional(
-      "repeated_lookups", layer.repeated_lookups,
-      "Of a batch's lookups, the fraction whose row the batch has already, in the job's data; such a row comes once.");
+  archive.optional("repeated_lookups", layer.repeated_lookups,
+                   {NumberIs::kFraction,
+                    "Of a batch's lookups, the fraction whose row the batch has already, in the job's data; such a row "
+                    "comes once."});
   archive.optional("embedding_row_bytes", layer.row_bytes, "Of one row of that table.");
   archive.optional("num_embeddings", layer.table_rows, "Rows of that table in all.");
   archive.optional("parameter_shapes", layer.parameter_shapes,

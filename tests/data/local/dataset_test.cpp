@@ -225,6 +225,21 @@ TEST(Dataset, RefusesBadCsvByLineAndColumn) {
   EXPECT_THAT(with("x,y\n\"1\"2,0\n"), HasSubstr("closing quote"));
 }
 
+TEST(Dataset, RefusesLabelsThatADoubleDoesNotTellApart) {
+  const Folder folder;
+  DatasetSource source;
+  source.format = DatasetSource::Format::kNpy;
+  source.labels = ClassLabels::kLabel;
+  source.features = folder.write("x.npy", npy<float>("<f4", "(2, 1)", {1, 2}));
+  const std::int64_t most = (std::int64_t{1} << 53) - 1;
+  source.targets = folder.write("y.npy", npy<std::int64_t>("<i8", "(2,)", {most - 1, most}));
+  EXPECT_TRUE(open_dataset(source));
+  source.targets = folder.write("y.npy", npy<std::int64_t>("<i8", "(2,)", {1234567890123456788, 1234567890123456789}));
+  const auto refused = open_dataset(source);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("label 0 (counted from 0)"));
+}
+
 TEST(Dataset, ReadsNpyOfAllTypes) {
   const Folder folder;
   DatasetSource source;

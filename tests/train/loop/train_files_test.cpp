@@ -30,12 +30,13 @@ struct Folder {
 
 std::string python() {
   const char* given = std::getenv("MOTLEY_PYTHON");
-  return given != nullptr ? given : MOTLEY_SOURCE_FOLDER "/.venv/bin/python";
+  return fmt::format("'{}'", given != nullptr ? given : MOTLEY_SOURCE_FOLDER "/.venv/bin/python");
 }
 
 TEST(TensorBoard, PyPiReaderFindsEveryScalar) {
-  if (std::system((python() + " -c 'import tensorboard' 2>/dev/null").c_str()) != 0) {
-    GTEST_SKIP() << "no PyPI tensorboard in '" << python() << "' (set MOTLEY_PYTHON)";
+  const char* const look = " -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec(\"tensorboard\"))'";
+  if (std::system((python() + look).c_str()) != 0) {
+    GTEST_SKIP() << "no PyPI tensorboard in " << python() << " (set MOTLEY_PYTHON)";
   }
   Folder folder;
   Random random(7);

@@ -180,6 +180,12 @@ Result<std::unique_ptr<Dataset>> open_npy(const DatasetSource& source) {
   std::vector<double> values(targets.count());
   for (std::uint64_t i = 0; i < values.size(); ++i) values[i] = targets.at(i);
   if (classes) {
+    const bool is_wide = targets.type == NumberType::kInt64 || targets.type == NumberType::kUint64;
+    for (std::uint64_t i = 0; is_wide && i < values.size(); ++i) {
+      if (std::abs(values[i]) < 0x1p53) continue;  // else two labels could become one
+      return fail(ErrorCode::kInvalidInput, "{}: label {} (counted from 0) is {:.0f}; accepted: integers below 2^53",
+                  targets_name, i, values[i]);
+    }
     MOTLEY_TRY(take_classes(std::move(values), source, contents));
     return make_array_dataset(std::move(contents), source);
   }

@@ -26,6 +26,10 @@ constexpr const char* kRunFiles[] = {"metrics.jsonl", "checkpoint",    "embeddin
                                      "summary.json",  "timeline.json", "report.html",    "tensorboard",
                                      "logs",          "job.yaml",      "rendezvous.json"};
 
+// What a start may write besides, before its first step. It may be the user's own, so it stays where it is, and a copy
+// of it comes back.
+constexpr const char* kPlanFiles[] = {"plan.json", "profile.json", "cluster.yaml"};
+
 Status move_if_there(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (fs::exists(from)) fs::rename(from, to, error);
@@ -109,6 +113,9 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
     // metrics.jsonl goes first and comes back last: wherever a kill falls between, settle_replaced() sees from it that
     // the new run has made no step.
     MOTLEY_TRY(make_folders(replaced_folder()));
+    for (const char* name : kPlanFiles) {
+      if (fs::exists(folder_ / name)) MOTLEY_TRY(copy_text(folder_ / name, replaced_folder() / name));
+    }
     for (const char* name : kRunFiles) MOTLEY_TRY(move_if_there(folder_ / name, replaced_folder() / name));
   }
   MOTLEY_TRY(make_folders(folder_ / "logs"));
@@ -118,11 +125,21 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
 Status RunDirectory::settle_replaced() const {
   std::error_code error;
   if (!fs::exists(replaced_folder())) return {};
-  const bool has_step = fs::exists(metrics_file()) && fs::file_size(metrics_file(), error) > 0;
+  MOTLEY_ASSIGN(const Measured measured, last_measured());  // what happens before the first step is there, too
+  const bool has_step = measured.step > 0;
   if (!has_step) {
     if (fs::exists(replaced_folder() / "logs")) {
       fs::remove_all(replaced_folder() / "logs" / "failed-start", error);
       MOTLEY_TRY(move_if_there(folder_ / "logs", replaced_folder() / "logs" / "failed-start"));
+    }
+    if (fs::exists(replaced_folder() / "job.yaml")) {  // all copies were made, and nothing has come back yet
+      for (const char* name : kPlanFiles) {
+        if (fs::exists(replaced_folder() / name)) {
+          MOTLEY_TRY(copy_text(replaced_folder() / name, folder_ / name));
+        } else {
+          fs::remove(folder_ / name, error);
+        }
+      }
     }
     for (const char* name : kRunFiles | std::views::reverse) {
       if (!fs::exists(replaced_folder() / name)) continue;
@@ -244,7 +261,8 @@ Status note_emulation(const RunDirectory& run, const std::vector<std::string>& n
 
 Status finish_run_file(const RunDirectory& run, const Status& outcome) {
   MOTLEY_ASSIGN(RunFile file, read_run_file(run.run_file()));
-  if (outcome && !file.attempts.empty() && file.attempts.back().exit) return {};  // there was nothing left to do
+  // There was nothing left to do, or this start has not come so far as to be an attempt.
+  if (!file.attempts.empty() && file.attempts.back().exit) return {};
   file.finished = outcome.has_value();
   file.exit = outcome ? "done" : outcome.error().code == ErrorCode::kInterrupted ? "interrupted" : "failed";
   if (!file.attempts.empty()) file.attempts.back().exit = file.exit;

@@ -33,9 +33,10 @@ class RunDirectory {
   std::filesystem::path checkpoint_folder() const { return folder_ / "checkpoint"; }
   std::filesystem::path log_file(int rank) const;
 
-  // A new run: makes the folder; refuses one that holds a run already, unless `overwrite`, which moves a run's files,
-  // and nothing else, into the folder `replaced`. Resuming: the folder must hold a run. Refuses a run that is alive:
-  // who prepares keeps the lock for as long as the run goes on, and calls settle_replaced() at its end.
+  // A new run: makes the folder; refuses one that holds a run already, unless `overwrite`, which moves a run's files
+  // into the folder `replaced`, and copies of its plan, profile and cluster file beside them. Resuming: the folder must
+  // hold a run. Refuses a run that is alive: who prepares keeps the lock for as long as the run goes on, and calls
+  // settle_replaced() at its end.
   Result<RunLock> prepare(bool resume, bool overwrite) const;
 
   // Removes the run that another replaced, where that has made a step; else puts it back, with the logs of the start

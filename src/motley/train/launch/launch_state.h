@@ -68,6 +68,7 @@ class LaunchState {
   void advance(double now, double wall);
 
   bool is_over() const;
+  bool was_stopped() const { return is_interrupted_; }
   // How many workers there are, and are to be.
   const WorkerCount& count() const { return count_; }
   // When all that were left were killed; infinity: they were not.

@@ -194,7 +194,9 @@ class Signals {
     sigemptyset(&taken);
     sigaddset(&taken, SIGCHLD);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-      if (with_stops) sigaddset(&taken, signal);
+      struct sigaction now{};
+      const bool is_ignored = ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+      if (with_stops && !(signal == SIGHUP && is_ignored)) sigaddset(&taken, signal);  // ignored as nohup leaves it
     }
     ::sigprocmask(SIG_BLOCK, &taken, &former_mask_);
     descriptor_ = ::signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC);
@@ -208,12 +210,14 @@ class Signals {
 
   int descriptor() const { return descriptor_; }
 
-  // How often a stop was asked for since the last call.
-  int take_stops() const {
+  // How often a stop was asked for since the last call. A terminal that closes may hang up twice: that is one stop.
+  int take_stops() {
     int stops = 0;
     signalfd_siginfo info;
     while (::read(descriptor_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
-      stops += info.ssi_signo == SIGCHLD ? 0 : 1;
+      if (info.ssi_signo == SIGCHLD) continue;
+      const bool was_asked = std::exchange(was_asked_, true);
+      stops += info.ssi_signo == SIGHUP && was_asked ? 0 : 1;
     }
     return stops;
   }
@@ -221,6 +225,7 @@ class Signals {
  private:
   sigset_t former_mask_;
   int descriptor_ = -1;
+  bool was_asked_ = false;
 };
 
 // One start of the server and the workers, up to the end of the last worker.
@@ -235,6 +240,8 @@ class Launch final : LaunchedProcesses {
     std::filesystem::remove(worker_count_file(options_.count_folder), ignored);
     std::filesystem::remove(worker_request_file(options_.count_folder), ignored);
   }
+
+  bool was_stopped() const { return state_.was_stopped(); }
 
   Status run() {
     if (tells_count()) begin_to_tell_count();
@@ -415,7 +422,7 @@ class Launch final : LaunchedProcesses {
 
   const LaunchOptions& options_;
   const RunDirectory& run_;
-  const Signals signals_{!options_.stop};  // restored after the processes below have gone
+  Signals signals_{!options_.stop};  // restored after the processes below have gone
   ProgressLine progress_;
   std::optional<Child> server_;
   std::vector<std::string> server_arguments_, server_variables_;
@@ -450,11 +457,13 @@ void leave_error(const Error& error) {
 
 Status launch_workers(LaunchOptions options, const RunDirectory& run) {
   for (int restart = 1;; ++restart) {
-    Status status = Launch(options, run).run();
-    const bool go_on = !status && status.error().code == ErrorCode::kServerLost && restart <= kMaxRestarts &&
-                       holds_checkpoint(run.checkpoint_folder());
+    Launch launch(options, run);
+    Status status = launch.run();
+    const bool is_server_lost = !status && status.error().code == ErrorCode::kServerLost && !launch.was_stopped();
+    const bool go_on = is_server_lost && restart <= kMaxRestarts && holds_checkpoint(run.checkpoint_folder());
     if (!go_on) {
-      if (!status && restart > 1) status.error().message += "; " + way_on(run);
+      const bool is_cut_off = !status && status.error().code == ErrorCode::kServerLost && launch.was_stopped();
+      if (!status && (restart > 1 || is_cut_off)) status.error().message += "; " + way_on(run);
       std::error_code ignored;
       std::filesystem::remove(token_file(run), ignored);
       return status;

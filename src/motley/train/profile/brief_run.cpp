@@ -9,6 +9,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/statistics.h"
 #include "motley/nn/profiler.h"
+#include "motley/train/job/servers.h"
 #include "motley/train/launch/launch_job.h"
 #include "motley/train/records/metrics.h"
 
@@ -59,6 +60,7 @@ Result<StepTimes> run_in(const fs::path& folder, Job job, const BriefRun& option
   job.evaluate.every_epochs = -1;
   job.checkpoint.every = 0;
   job.checkpoint.every_steps = 0;
+  job.checkpoint.keep = 0;
   job.timeline.steps = 0;
   const RunDirectory run(folder / "run");
   MOTLEY_ASSIGN(const RunLock lock, run.prepare(false, false));
@@ -69,6 +71,10 @@ Result<StepTimes> run_in(const fs::path& folder, Job job, const BriefRun& option
 }  // namespace
 
 Result<StepTimes> run_briefly(Job job, const BriefRun& options, const planning::Plan* plan) {
+  // The number of workers is given, and nobody is lost in so few steps.
+  if (!job.execution.elastic.empty() && job.execution.device == "auto") job.execution.device = "cpu";
+  job.execution.elastic.clear();
+  name_token_files(job);
   std::string folder = (fs::temp_directory_path() / "motley-brief-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) {
     return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());

@@ -57,8 +57,9 @@ Status RankData::open(net::Session& session, collective::Group& group, bool writ
   MOTLEY_ASSIGN(augmentation_, make_augmentation(job_, *train_));
   const double steps_an_epoch =
       std::ceil(static_cast<double>(train_->size()) / static_cast<double>(job_.training.global_batch_size));
-  steps_ = job_.training.steps > 0 ? job_.training.steps
-                                   : static_cast<std::int64_t>(std::ceil(job_.training.epochs * steps_an_epoch));
+  // A decimal such as 1.1 is no double: 1.1 epochs of 100 steps are 110.
+  const double steps = job_.training.epochs * steps_an_epoch * (1 - 1e-12);
+  steps_ = job_.training.steps > 0 ? job_.training.steps : static_cast<std::int64_t>(std::ceil(steps));
   return {};
 }
 

@@ -50,13 +50,13 @@ void take_request(int signal) {
 }  // namespace
 
 RankWorker::RankWorker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster,
-                       std::optional<planning::Plan> plan)
+                       std::optional<planning::Plan> plan, int cores)
     : job_(job),
       run_(run),
       role_(role),
       cluster_(std::move(cluster)),
       sync_options_(make_server_options(job)),
-      emulation_(list_names(cluster_), available_cores(), !is_synthetic(job)) {
+      emulation_(list_names(cluster_), cores, !is_synthetic(job)) {
   if (plan) layout_ = std::make_unique<StageLayout>(std::move(*plan));
 }
 
@@ -192,6 +192,27 @@ Status RankWorker::open_data() {
   if (elastic_) context_->present = elastic_->first_ranks();
   if (role_.is_newcomer) context_->writer = -1;
   data_.start(*context_, is_elastic());
+  return role_.is_newcomer ? Status() : compare_data();
+}
+
+// Ranks that read files of their own have to have the same samples, or each would take them in another order.
+Status RankWorker::compare_data() {
+  constexpr std::size_t kNumbers = 3;
+  const double own[kNumbers] = {static_cast<double>(data_.train().size()),
+                                static_cast<double>(data_.train().class_count()),
+                                data_.test() != nullptr ? static_cast<double>(data_.test()->size()) : 0};
+  MOTLEY_ASSIGN(const std::vector<double> all, group_->all_gather(own, context_->long_deadline()));
+  const auto numbers = [&](int rank) { return all.data() + kNumbers * static_cast<std::size_t>(rank); };
+  const int first = context_->present.front();
+  const double* const wanted = numbers(first);
+  for (const int rank : context_->present) {  // of an elastic run those who are not there yet give zeros
+    const double* const its = numbers(rank);
+    if (std::equal(its, its + kNumbers, wanted)) continue;
+    return fail(ErrorCode::kInvalidInput,
+                "data: rank {} has {} training and {} test samples of {} classes, rank {} has {}, {} and {}; accepted: "
+                "the same data on all hosts",
+                rank, its[0], its[2], its[1], first, wanted[0], wanted[2], wanted[1]);
+  }
   return {};
 }
 
@@ -487,11 +508,12 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
   std::signal(SIGPIPE, SIG_IGN);  // of the log that the launcher reads
 
   const cluster::Worker& own = cluster.workers[static_cast<std::size_t>(role.rank)];
+  const int cores = available_cores();  // that all ranks share; from here on this one may have its own alone
   MOTLEY_TRY(pin_to_cores(own));
   keep_freed_memory();
   nn::set_threads(static_cast<int>(own.threads));
   nn::set_deterministic(job.execution.deterministic);
-  RankWorker worker(job, run, role, cluster, plan);
+  RankWorker worker(job, run, role, cluster, plan, cores);
   const Status done = worker.run(hosts, resume);
   if (!done && done.error().code == ErrorCode::kLeft) leave(done.error(), role);
   writes = worker.writes();

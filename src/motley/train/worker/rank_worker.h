@@ -45,9 +45,9 @@ struct Replica {
 
 class RankWorker final : public PlanFollower, public ElasticStages {
  public:
-  // All that is referred to must outlive this object.
+  // All that is referred to must outlive this object. `cores`: of this machine, that its ranks share.
   RankWorker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster,
-             std::optional<planning::Plan> plan);
+             std::optional<planning::Plan> plan, int cores);
 
   Status run(const std::filesystem::path& hosts, bool resume);  // once
   bool writes() const { return context_ ? context_->writes() : role_.rank == 0 && !role_.is_newcomer; }
@@ -76,6 +76,7 @@ class RankWorker final : public PlanFollower, public ElasticStages {
   Status keep_log() const;
   bool gathers_files() const;
   Status open_data();
+  Status compare_data();
 
   // What depends on the plan.
   Status build();

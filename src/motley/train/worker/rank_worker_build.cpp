@@ -19,19 +19,32 @@ namespace {
 constexpr std::uint16_t kAloneNumber = 0xffff;    // of a session of this rank alone; stages count from 1
 constexpr std::uint16_t kElasticStages = 0x8000;  // where numbers from 1 are those of epochs, stages count from here
 
-// A rank's device; ranks of one host that name only the kind of accelerator get one each. Where the job leaves it open,
-// a plan's types of device may be named as devices are.
-Result<torch::Device> find_device(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {
+// What a rank's device is called. Where the job leaves it open, a plan's types of device may be named as devices are.
+std::string device_name(const Job& job, const cluster::Cluster& cluster, int rank) {
   const cluster::Worker& worker = cluster.workers[static_cast<std::size_t>(rank)];
   const cluster::DeviceType* type = cluster.device_type(worker.device);
   const bool from_file = !job.execution.cluster.empty() && type != nullptr && !is_synthetic(job);
   std::string name = from_file ? cluster::to_string(type->kind) : job.execution.device;
   if (name == "auto" && (!job.execution.elastic.empty() || is_synthetic(job))) name = "cpu";
   if (name == "auto" && cluster::names_device(worker.device)) name = worker.device;
+  return name;
+}
+
+// Ranks of one host that name only the kind of accelerator get one each.
+Result<torch::Device> find_device(const Job& job, const cluster::Cluster& cluster, const Role& role,
+                                  const net::Membership& ranks) {
+  const std::string name = device_name(job, cluster, role.rank);
   MOTLEY_ASSIGN(torch::Device device, nn::parse_device(name));
-  if (!device.is_cpu() && name.find(':') == std::string::npos) {
-    device.set_index(static_cast<torch::DeviceIndex>(local_rank % nn::count_devices(device.type())));
+  if (device.is_cpu() || name.find(':') != std::string::npos) return device;
+  int place = role.local_rank;
+  if (job.execution.elastic.empty()) {  // whose ranks are all there, each under its number
+    const auto host = [&](int rank) { return ranks.members[static_cast<std::size_t>(rank)].host_id; };
+    place = 0;
+    for (int other = 0; other < role.rank; ++other) {
+      place += host(other) == host(role.rank) && device_name(job, cluster, other) == name ? 1 : 0;
+    }
   }
+  device.set_index(static_cast<torch::DeviceIndex>(place % nn::count_devices(device.type())));
   return device;
 }
 
@@ -78,7 +91,7 @@ Result<std::unique_ptr<TiedGradients>> RankWorker::build_network() {
   MOTLEY_ASSIGN(local.loss, nn::parse_loss(job_.training.loss));
   local.metric = nn::default_metrics(local.loss).front();
   MOTLEY_ASSIGN(local.dtype, nn::parse_dtype(job_.model.dtype));
-  MOTLEY_ASSIGN(local.device, find_device(job_, cluster_, role_.rank, role_.local_rank));
+  MOTLEY_ASSIGN(local.device, find_device(job_, cluster_, role_, session_->membership()));
   local.seed = static_cast<std::uint64_t>(job_.seed);
   local.is_synthetic = is_synthetic(job_);
   MOTLEY_ASSIGN(nn::NetworkSpec spec, make_network_spec(job_, data_.train()));
@@ -320,8 +333,13 @@ void RankWorker::build_runners(std::optional<PipelineRunner::Emulation> emulatio
     made.runner = std::make_unique<DataParallelRunner>(parts, *made.computation);
     made.work_queue = std::make_unique<WorkQueueRunner>(parts, *made.computation);
   }
-  made.evaluator.emplace(*context_, made.network, *made.tensors, data_.test(),
-                         static_cast<std::uint32_t>(job_.training.global_batch_size), stages);
+  std::int64_t most = job_.training.global_batch_size;  // at a time: no more than a micro-batch of this worker may have
+  if (!layout_) {
+    const std::int64_t parts = job_.training.gradient_accumulation_steps;
+    most = (std::min<std::int64_t>(most, description(role_.rank).max_samples.value_or(most)) + parts - 1) / parts;
+  }
+  made.evaluator.emplace(*context_, made.network, *made.tensors, data_.test(), static_cast<std::uint32_t>(most),
+                         stages);
 }
 
 }  // namespace motley::train
