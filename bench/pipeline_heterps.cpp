@@ -125,7 +125,7 @@ class Heterps {
     for (const Method& method : kMethods) {
       const auto plan = make_plan(method.name, cluster_, min_cost);
       if (!plan) {
-        others.push_back({.plan = "no plan in time"});
+        others.push_back({.plan = "none: " + plan.error().message});
         continue;
       }
       if (std::string_view(method.name) == "heuristic") heuristic = *plan;

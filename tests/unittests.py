@@ -6,10 +6,13 @@
 """
 import ast
 import pathlib
+import re
 import sys
 import time
 import unittest
 import xml.etree.ElementTree as tree
+
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def classes(file):
@@ -69,7 +72,7 @@ def run(name, output):
     for test, (_, seconds, outcome, message) in result.cases.items():
         case = tree.SubElement(element, "testcase", classname=name, name=test.rsplit(".", 1)[-1], time=f"{seconds:.3f}")
         if outcome is not None:
-            tree.SubElement(case, outcome, message=message)
+            tree.SubElement(case, outcome, message=_NOT_IN_XML.sub("?", message))
     pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
     tree.ElementTree(root).write(output)
     return 0 if result.wasSuccessful() and result.testsRun > 0 else 1

@@ -139,13 +139,14 @@ INSTANTIATE_TEST_SUITE_P(All, ExportedNetwork, ::testing::Values("net", "images"
 // is of.
 TEST(ExportedModels, Gpt2OfTransformersComputesWhatPyTorchComputes) {
   const char* named = std::getenv("MOTLEY_TRANSFORMERS_PYTHON");
-  const std::string python = named != nullptr ? named : MOTLEY_PYTHON;
-  if (std::system((python + " -c 'import transformers' 2>/dev/null").c_str()) != 0) {
+  const std::string python = "'" + std::string(named != nullptr ? named : MOTLEY_PYTHON) + "'";
+  const char* const look = " -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec(\"transformers\"))'";
+  if (std::system((python + look).c_str()) != 0) {
     GTEST_SKIP() << "no Python package transformers in " << python
                  << " (MOTLEY_TRANSFORMERS_PYTHON names another Python)";
   }
   const auto folder = std::filesystem::temp_directory_path() / ("motley_gpt2_" + std::to_string(::getpid()));
-  ASSERT_EQ(std::system((python + " " MOTLEY_MODELS " " + folder.string() + " gpt2 >/dev/null 2>&1").c_str()), 0);
+  ASSERT_EQ(std::system((python + " '" MOTLEY_MODELS "' " + folder.string() + " gpt2 >/dev/null 2>&1").c_str()), 0);
   NetworkSpec spec = exported_spec("gpt2", "float64");
   spec.path = (folder / "gpt2.pt2").string();
   expect_reference(spec, load_reference(folder / "gpt2.pt"));

@@ -10,6 +10,7 @@
 #include "motley/model/tables.h"
 #include "motley/nn/network_part.h"
 #include "motley/nn/networks.h"
+#include "tests/temporary_folder.h"
 
 namespace motley::nn {
 namespace {
@@ -27,7 +28,8 @@ class SyntheticModelTest : public ::testing::Test {
     return {.name = model::kSyntheticModel, .path = file_.string(), .input_shape = {1, 4, 4}, .outputs = 10};
   }
 
-  const std::filesystem::path file_ = std::filesystem::path(::testing::TempDir()) / "imitation-profile.json";
+  const TemporaryFolder folder_;
+  const std::filesystem::path file_ = folder_.path / "profile.json";
   model::Profile profile_;
 };
 

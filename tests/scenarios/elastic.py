@@ -273,9 +273,10 @@ class Elastic(ElasticRun):
 
     def test_too_few_end_with_a_checkpoint_from_which_it_goes_on(self):
         self.train("one", *self.double, "--workers", 1)
-        output = self.lose("run", "--elastic", "3:4", victims=[0, 1], expect=1)
+        patience = ("--deadline.join", "20 s")
+        output = self.lose("run", "--elastic", "3:4", *patience, victims=[0, 1], expect=1)
         self.assertIn("--resume", output)
-        self.train("run", *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "3:4", "--resume")
+        self.train("run", *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "3:4", *patience, "--resume")
         self.assert_as_one_worker("run")
 
     def test_a_job_that_is_not_elastic_ends(self):

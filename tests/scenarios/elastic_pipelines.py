@@ -169,9 +169,9 @@ class ElasticPipelines(PlannedJobs):
 
     def test_too_few_end_with_a_checkpoint_from_which_it_goes_on(self):
         self.train("one", *self.flags, "--workers", 1)
-        output = self.lose("run", WIDE, [0, 3], "--checkpoint.every-steps", 4, least=3, expect=1)
+        output = self.lose("run", WIDE, [0, 3], "--checkpoint.every-steps", 4, "--deadline.join", "20 s", least=3, expect=1)
         self.assertIn("--resume", output)
-        self.train("run", *self.flags, "--plan", self.plan("again", WIDE), "--resume")
+        self.train("run", *self.flags, "--plan", self.plan("again", WIDE), "--deadline.join", "20 s", "--resume")
         self.assert_as_one_worker("run")
 
     def by_hand(self, port, *flags):

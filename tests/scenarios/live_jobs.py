@@ -27,7 +27,7 @@ class LiveJobs(LiveService):
         (self.folder / "train").symlink_to(run)
         self.wait_for_step("train", 20)
         self.schedule("submit", "--name", "other", "--estimated-duration", "5s", "--restart-cost", 0, "--",
-                      "bash", "-c", f"until [ -e {self.state}/enough ]; do sleep 0.1; done")
+                      "bash", "-c", self.until(self.state / "enough"))
         self.wait_until("train", "running", 1)
         self.assertIn("shrunk from 2 to 1 worker for other", self.schedule("why", "train"))
         service.send_signal(signal.SIGKILL)
@@ -63,7 +63,7 @@ class LiveJobs(LiveService):
     def test_jobs_are_reached_by_number_and_their_output_is_printed(self):
         self.serve("--cluster", "1x2")
         submitted = self.schedule("submit", "--name", "talks", "--estimated-duration", "5s", "--",
-                                  "bash", "-c", f"echo first; until [ -e {self.folder}/go ]; do sleep 0.1; done; echo last")
+                                  "bash", "-c", f"echo first; {self.until(self.folder / 'go')}; echo last")
         number = submitted.split()[-1]
         self.wait_until("talks", "running")
         self.wait_for(lambda: "first" in self.schedule("logs", "talks"), "the first line")
@@ -138,7 +138,7 @@ class LiveJobs(LiveService):
         self.addCleanup(subprocess.run, ["umount", "--lazy", self.state])
         service = self.serve("--cluster", "1x2")
         self.schedule("submit", "--name", "early", "--estimated-duration", "5s", "--",
-                      "bash", "-c", f"echo $$ > {self.folder}/process; until [ -e {self.folder}/go ]; do sleep 0.1; done")
+                      "bash", "-c", f"echo $$ > {self.folder}/process; {self.until(self.folder / 'go')}")
         file = self.folder / "process"
         process = pathlib.Path("/proc", self.wait_for(
             lambda: file.exists() and file.read_text().strip(), "the command's begin"))

@@ -98,7 +98,7 @@ class ByTheScheduler(LiveService, Resizing):
         flags = ("--cluster", "1x4", "--policy", "drf", "--slot-duration", "1s", "--preemption-cooldown", "0")
         service = self.serve(*flags)
         other = ("--workers", 2, "--estimated-duration", "5s", "--restart-cost", 0)
-        self.schedule("submit", "--name", "first", *other, "--", "bash", "-c", f"until [ -e {self.state}/first ]; do sleep 0.1; done")
+        self.schedule("submit", "--name", "first", *other, "--", "bash", "-c", self.until(self.state / "first"))
         self.wait_until("first", "running", 2)
         double = "model: {name: mlp, hidden_sizes: [16], dtype: float64, dropout: 0.2}"
         text = self.job.read_text().replace("model: {name: mlp, hidden_sizes: [16]}", double)
@@ -119,7 +119,7 @@ class ByTheScheduler(LiveService, Resizing):
         self.serve(*flags)
         self.wait_for_workers(4)
         self.assertIn("grown from 2 to 4 workers, in place", self.schedule("why", "train"))
-        self.schedule("submit", "--name", "second", *other, "--", "bash", "-c", f"until [ -e {self.state}/second ]; do sleep 0.1; done")
+        self.schedule("submit", "--name", "second", *other, "--", "bash", "-c", self.until(self.state / "second"))
         self.wait_until("second", "running", 2)
         self.wait_for_workers(2)
         self.assertIn("shrunk from 4 to 2 workers for second, in place", self.schedule("why", "train"))

@@ -44,7 +44,7 @@ class New(unittest.TestCase):
         """Checks a file with the command that compiles its neighbour, or the neighbour's whole folder, in the build that runs this test."""
         build = pathlib.Path(os.environ.get("MOTLEY_BUILD", ROOT / "build/release"))
         commands = json.loads((build / "compile_commands.json").read_text()) if (build / "compile_commands.json").exists() else []
-        folder = f"/src/motley/{os.path.dirname(neighbour)}/"
+        folder = f"/{'' if neighbour.startswith('tests/') else 'src/motley/'}{os.path.dirname(neighbour)}/"
         found = next((one for one in commands if one["file"].endswith(neighbour) or folder in one["file"]), None)
         if found is None:
             self.skipTest(f"{build} does not say how {neighbour} is compiled")

@@ -193,7 +193,7 @@ TEST(LearnedPlanners, LearnFromFewRewardsAloneAmongManyImpossiblePlans) {
     const auto answer = plan_by_policy_gradient({.problem = problem,
                                                  .objective = objective,
                                                  .seed = seed,
-                                                 .seconds = 20,
+                                                 .seconds = 300,
                                                  .evaluator = evaluator,
                                                  .max_evaluations = 100},
                                                 make_attention_policy, {.pre_trains = false});

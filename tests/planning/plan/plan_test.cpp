@@ -10,6 +10,7 @@
 
 #include "motley/base/os/file.h"
 #include "motley/base/random.h"
+#include "tests/temporary_folder.h"
 
 namespace motley::planning {
 namespace {
@@ -56,7 +57,8 @@ TEST(PlanFile, ReadsBackEqual) {
   plan.parameter_shapes = {"", "8x4, 8", "2x8, 2"};
   EXPECT_EQ(*parse_plan(to_json(plan), "plan.json"), plan);
 
-  const std::filesystem::path file = std::filesystem::temp_directory_path() / "motley-plan-test.json";
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder.path / "plan.json";
   ASSERT_TRUE(write_file(file, to_json(plan)));
   EXPECT_EQ(*read_plan(file), plan);
   std::filesystem::remove(file);
