@@ -43,6 +43,7 @@ class ExchangeJob {
 };
 
 // Those that are compared, by the names that bench/peers/gloo_collectives.cpp has for them.
+// Those of small models only come last.
 inline constexpr const char* kGlooAlgorithms[] = {"ring-chunked", "halving-doubling", "allreduce",
                                                   "ring-chunked-polling", "halving-doubling-polling"};
 
