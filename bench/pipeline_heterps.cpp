@@ -72,6 +72,12 @@ constexpr Method kMethods[] = {{"rl-lstm", "ratio_to_rl_lstm"},    {"rl-rnn", "r
 // 8 cards.
 constexpr std::pair<const char*, double> kHostCores[] = {{"t4", 2}, {"v100", 6}};
 
+// Cores that do a device's lookups: those of its host, or itself.
+double count_lookup_cores(const std::string& type) {
+  const auto* const host = std::ranges::find(kHostCores, type, &std::pair<const char*, double>::first);
+  return host == std::end(kHostCores) ? 1 : host->second;
+}
+
 struct Model {
   const char* name;
   int hand_cpu_layers;  // that the examples place on CPUs, from the first one on
@@ -185,14 +191,13 @@ class Heterps {
     MOTLEY_ASSIGN(const model::Profile here, measure_profile(options_, job(), flags, kProfileBatches, kProfileSeconds));
     const std::vector<model::LayerTime>& core = here.devices.at(0).layers;
     for (model::DeviceProfile& device : profile_.devices) {
-      const auto* const host = std::ranges::find(kHostCores, device.type, &std::pair<const char*, double>::first);
       if (device.type == kCore) device.rule = here.devices[0].rule;
       for (std::size_t layer = 0; layer < device.layers.size(); ++layer) {
         if (device.type == kCore) {
           device.layers[layer] = core.at(layer);
         } else if (profile_.graph.layers[layer].lookups > 0) {
           device.layers[layer] = core.at(layer);
-          if (host != std::end(kHostCores)) slow_down({&device.layers[layer], 1}, 1 / host->second);
+          slow_down({&device.layers[layer], 1}, 1 / count_lookup_cores(device.type));
         }
       }
     }
@@ -298,8 +303,7 @@ class Heterps {
     for (const std::string& type : list_types(plan)) price += cluster_.device_type(type)->price_per_hour;
     double cores = 0;  // that do lookups
     for (const planning::Replicas& replicas : plan.stages.front().replicas) {
-      const auto* const host = std::ranges::find(kHostCores, replicas.type, &std::pair<const char*, double>::first);
-      cores += static_cast<double>(replicas.count) * (host == std::end(kHostCores) ? 1 : host->second);
+      cores += static_cast<double>(replicas.count) * count_lookup_cores(replicas.type);
     }
     return price + std::ceil(kServersPerCore * cores) * cluster_.device_type(kCore)->price_per_hour;
   }

@@ -347,6 +347,16 @@ def wrong_on_one_rank(net):
     motley.optim.ParameterServerOptimizer(torch.optim.SGD(net.parameters()), bucket_cap_mb=1 - dist.get_rank())
 
 
+def differs_from_two_steps(net, other):
+    """How far a network's weights are from those of another one once PyTorch's own AdamW has made two steps of it."""
+    alone = torch.optim.AdamW(other.parameters(), lr=0.1)
+    for _ in range(2):
+        alone.zero_grad()
+        mean_loss(other, Data().inputs, Data().targets).backward()
+        alone.step()
+    return float((weights(net) - weights(other)).abs().max())
+
+
 def load_damaged():
     """What is said of states that are damaged, and whether training goes on afterwards as if nothing had been loaded."""
     net = make_net()
@@ -367,12 +377,7 @@ def load_damaged():
     mean_loss(net, Data().inputs, Data().targets).backward()
     optimizer.step()
     other = make_net()
-    alone = torch.optim.AdamW(other.parameters(), lr=0.1)
-    for _ in range(2):
-        alone.zero_grad()
-        mean_loss(other, Data().inputs, Data().targets).backward()
-        alone.step()
-    return said, float((weights(net) - weights(other)).abs().max())
+    return said, differs_from_two_steps(net, other)
 
 
 def begin(net, timeout=TIMEOUT, **arguments):
@@ -427,12 +432,7 @@ def go_on_after_failure(what):
     optimizer.zero_grad()
     mean_loss(net, Data().inputs, Data().targets).backward()
     optimizer.step()
-    alone = torch.optim.AdamW(other.parameters(), lr=0.1)
-    for _ in range(2):
-        alone.zero_grad()
-        mean_loss(other, Data().inputs, Data().targets).backward()
-        alone.step()
-    return said, float((weights(net) - weights(other)).abs().max())
+    return said, differs_from_two_steps(net, other)
 
 
 def late_no_sync(net):

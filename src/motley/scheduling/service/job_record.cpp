@@ -71,8 +71,9 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   };
   if (const Status plain = check_folder_name(job.name); !plain) return fail(plain.error().within("name"));
   if (!std::ranges::all_of(job.name, is_plain)) return refuse("name", job.name, "letters, digits, '-', '_' and '.'");
-  if (parse_number<int>(job.name))
+  if (parse_number<int>(job.name)) {
     return refuse("name", job.name, "a name that is no number, as a number is that of a job");
+  }
   if (job.command.empty() || job.command.front().empty()) return refuse("command", "", "a program and its arguments");
   if (!job.directory.starts_with('/')) return refuse("directory", job.directory, "an absolute path");
   for (const auto& [field, resource, limit, accepted] : kRequestFields) {
