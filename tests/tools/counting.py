@@ -148,12 +148,12 @@ class Tests(unittest.TestCase):
             (folder / "good.xml").write_text('<testsuites><testsuite><testcase classname="A" name="a"/><testcase classname="A" '
                                              'name="b"><skipped/></testcase></testsuite></testsuites>')
             (folder / "bad.xml").write_text('<testsuites><testsuite><testcase classname="B" name="a"/><testcase classname="B" '
-                                            'name="b"><failure/></testcase></testsuite></testsuites>')
+                                            'name="b"><failure message="a.cpp:3 is 4">a.cpp:3\nis 4</failure></testcase></testsuite></testsuites>')
             (folder / "crashed.xml").write_text('<testsuites><testsuite><testcase classname="C" name="a"/></testsuite></testsuites>')
             done = subprocess.run([sys.executable, TOOLS / "count_tests.py", folder / "ctest.xml", folder],
                                   capture_output=True, text=True, check=True)
-        self.assertEqual(done.stdout.split(), ["4", "2", "1"])
-        self.assertEqual(done.stderr.splitlines(), ["  skipped: A.b", "  failed: B.b", "  failed: crashed"])
+        self.assertEqual(done.stdout.splitlines(), ["4 2 1", "B.b", "    a.cpp:3", "    is 4", "crashed"])
+        self.assertEqual(done.stderr.splitlines(), ["  skipped: A.b"])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <barrier>
 #include <cmath>
 #include <cstring>
+#include <latch>
 
 #include "motley/base/random.h"
 #include "motley/ps/client/server_reducer.h"
@@ -587,7 +588,10 @@ TEST_P(EitherWay, MetricsNameWhoIsMissingAndWhoWasLast) {
   Servers servers({2});
   const Service& service = *servers.services[0];
   const Layout layout = make_layout(4, 3, 100'000);
+  std::size_t elements = 0;
+  for (const std::uint64_t count : layout.bucket_elements) elements += count;
   const std::string job = R"(tenant="local",job="job")";
+  std::latch begun(1);
   std::barrier both(2);
   collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
     const auto reducer = ServerReducer::create(session, options_for(servers, GetParam()));
@@ -595,17 +599,16 @@ TEST_P(EitherWay, MetricsNameWhoIsMissingAndWhoWasLast) {
     ASSERT_TRUE((*reducer)->load(initial_state(1, layout), Deadline::after(20)));
     if (rank == 1) {
       const std::string missing = "missing_rank{" + job + R"(,rank="1"})";
-      for (const Deadline deadline = Deadline::after(20); compute_value(service, missing) != 1;) {
+      for (const Deadline deadline = Deadline::after(20); !begun.try_wait() || compute_value(service, missing) != 1;) {
         ASSERT_FALSE(deadline.passed());
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
     }
     for (int bucket = 0; bucket < 3; ++bucket) ASSERT_TRUE((*reducer)->start(0, bucket, 1));
+    if (rank == 0) begun.count_down();
     for (int bucket = 0; bucket < 3; ++bucket) ASSERT_TRUE((*reducer)->wait(bucket, Deadline::after(20)));
     both.arrive_and_wait();
     if (rank == 0) {
-      std::size_t elements = 0;
-      for (const std::uint64_t count : layout.bucket_elements) elements += count;
       const auto map = make_chunk_map(layout.bucket_elements, 32 << 10, 2);
       EXPECT_EQ(compute_value(service, "segments_total{" + job + "}"), static_cast<double>(map.segments.size()));
       EXPECT_EQ(compute_value(service, "segment_latency_seconds_count{" + job + "}"),
@@ -620,8 +623,11 @@ TEST_P(EitherWay, MetricsNameWhoIsMissingAndWhoWasLast) {
         ASSERT_FALSE(deadline.passed());
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
-      EXPECT_EQ(compute_value(service, "rank_last_total{" + job + R"(,rank="0"})"), 0);
-      EXPECT_EQ(compute_value(service, "rank_last_total{" + job + R"(,rank="1"})"), 3);
+      // Over a channel the one that began before may be overtaken in its later buckets, on a busy machine.
+      const double first = compute_value(service, "rank_last_total{" + job + R"(,rank="0"})");
+      const double second = compute_value(service, "rank_last_total{" + job + R"(,rank="1"})");
+      EXPECT_EQ(first + second, 3);
+      EXPECT_GE(second, GetParam() ? 3 : 1);
       EXPECT_GT(compute_value(service, "rank_waited_seconds_total{" + job + R"(,rank="1"})"), 0);
       EXPECT_EQ(compute_value(service, "job_ranks{" + job + "}"), 2);
     }
