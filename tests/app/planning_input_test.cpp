@@ -99,6 +99,29 @@ TEST_F(PlanningInputTest, PipedreamsProfilesAreOfTheClustersOneType) {
   EXPECT_THAT(planning_data(input).error().message, HasSubstr("the cluster has 2: a, b"));
 }
 
+// As many as the exact method bears under that cost model, by which every answer is explained.
+TEST_F(PlanningInputTest, VeryLongModelsAreMergedUnderHeterpsToo) {
+  constexpr int kLayers = 2003;
+  std::string chain;
+  for (int node = 1; node <= kLayers; ++node) {
+    chain += fmt::format(
+        "node{} -- ReLU() -- forward_compute_time=1.0, backward_compute_time=1.0, activation_size=64.0, "
+        "parameter_size=0.0\n",
+        node);
+    if (node > 1) chain += fmt::format("\tnode{} -- node{}\n", node - 1, node);
+  }
+  PlanningInput input = input_with_cluster("");
+  input.model = "";
+  input.profile = "graph.txt";
+  input.profile_batch_size = 8;
+  input.documents = {{"graph.txt", chain}};
+  input.cost_model = "heterps";
+  const auto problems = planning_problems(input, warn_);
+  ASSERT_TRUE(problems) << problems.error().message;
+  EXPECT_EQ(problems->front().layer_count(), 2000);
+  EXPECT_EQ(problems->front().merged_from, kLayers);
+}
+
 TEST_F(PlanningInputTest, MergedLayersAreSaid) {
   PlanningInput input = input_with_cluster(kSpeed);
   const auto whole = planning_problems(input, warn_);

@@ -91,13 +91,39 @@ TEST_F(Solving, NoneIsProvedImpossibleOnlyWhereAllAre) {
   EXPECT_FALSE(solved->answer.proved);
 }
 
-TEST_F(Solving, AProblemThatThePlannerRefusesIsAnError) {
-  oracle_.answers = {{1, make_answer(3, true, 3)},
-                     {2, fail(ErrorCode::kInvalidInput, "too many layers")},
+TEST_F(Solving, ANumberThatThePlannerRefusesIsLeftOutAndThenNothingIsProved) {
+  oracle_.answers = {{1, fail(ErrorCode::kInvalidInput, "too many layers")},
+                     {2, make_answer(3, true, 3)},
                      {4, make_answer(2, true, 2)}};
-  const auto solved = ask_oracle();
-  ASSERT_FALSE(solved);
-  EXPECT_EQ(solved.error().message, "too many layers");
+  auto solved = ask_oracle();
+  ASSERT_TRUE(solved) << solved.error().message;
+  EXPECT_EQ(solved->problem, &problems_[2]);
+  EXPECT_EQ(solved->answer.evaluation.step_seconds, 2);
+  EXPECT_FALSE(solved->answer.proved);
+  EXPECT_EQ(solved->answer.bound, 0);
+
+  planning::Answer none;
+  none.proved = true;
+  oracle_.answers = {{1, fail(ErrorCode::kInvalidInput, "too many layers")}, {2, none}, {4, none}};
+  solved = ask_oracle();
+  ASSERT_TRUE(solved) << solved.error().message;
+  EXPECT_FALSE(solved->answer.best);
+  EXPECT_FALSE(solved->answer.proved) << "of one number nothing is known";
+}
+
+TEST_F(Solving, WhatThePlannerRefusesInEveryNumberIsAnError) {
+  oracle_.answers = {{1, fail(ErrorCode::kInvalidInput, "too many layers")},
+                     {2, fail(ErrorCode::kInvalidInput, "too many layers")},
+                     {4, fail(ErrorCode::kInvalidInput, "too many layers")}};
+  const auto refused = ask_oracle();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "too many layers");
+  // What is no refusal ends it at once.
+  oracle_.answers = {
+      {1, make_answer(3, true, 3)}, {2, fail(ErrorCode::kInternal, "broken")}, {4, make_answer(2, true, 2)}};
+  const auto broken = ask_oracle();
+  ASSERT_FALSE(broken);
+  EXPECT_EQ(broken.error().message, "broken");
 }
 
 TEST_F(Solving, WhoeverShowsProgressIsAskedInstead) {

@@ -485,7 +485,8 @@ class MeasuredPlans(PlannedJobs):
     def test_what_cannot_be_measured_is_said(self):
         output = self.measure("--measure-plans", 2, "--time-limit", "20s", expect=1)
         self.assertIn("layers has 8 names, but the network 'mlp' has", output)  # the job's has fewer
-        self.assertIn("--method exact", self.measure(method="exact", expect=2))
+        for method in ("exact", "brute-force"):
+            self.assertIn(f"--measure: given with --method {method},", self.measure(method=method, expect=2))
         self.assertIn("--what-if", self.measure("--what-if", "type0.count=2", expect=2))
         self.assertIn("accepted: 60", self.measure(batch=61, expect=2))
         self.assertFalse((self.folder / "plan.json").exists())

@@ -75,6 +75,14 @@ class Planning(unittest.TestCase):
                        "bayesian", "pipedream", "rl-lstm", "rl-rnn", "rl-attention"):
             self.assertRegex(text, rf"(?m)^  {method} ")
 
+    def test_methods_other_than_exact_keep_their_own_answer(self):
+        """All layers on CPU cores, to which the same on GPUs is a neighbour and far faster."""
+        cpu, gpu = (json.loads(self.plan("--model", "vgg16", "--cluster", RENT, "--cost-model", "heterps", "--time-limit", "2s",
+                                         "--method", method, "--json")) for method in ("cpu-only", "gpu-only"))
+        self.assertGreater(gpu["plan"]["predicted"]["throughput"], 2 * cpu["plan"]["predicted"]["throughput"])
+        self.assertEqual({replicas["type"] for stage in cpu["plan"]["stages"] for replicas in stage["replicas"]}, {"cpu-core"})
+        self.assertEqual([one for one in cpu["alternatives"] if one["worse"] < 0], [])
+
     def test_what_if_finds_where_the_answer_changes(self):
         text = self.ctrdnn("--min-throughput", 1000000, "--what-if", "v100.price=0.01..100")
         block = text[text.index("what if v100.price"):]

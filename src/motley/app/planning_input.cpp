@@ -83,7 +83,7 @@ const OptionTable<PlanningInput>& PlanningInput::options() {
        &PlanningInput::recompute},
       {{"max_layers", kInteger,
         "merge longer models into this many blocks; 0: only models that are too long for the devices, and say so", 0,
-        1000},
+        kMostLayers},
        &PlanningInput::max_layers},
       {{"profile_batch_size", kReal,
         "samples of the minibatch that a profile of PipeDream (graph.txt) was made with; 0: as its last linear layer "
@@ -154,15 +154,16 @@ namespace {
 
 // How many of its layers planners bear on these devices, in any number of micro-batches.
 int bearable_layers(const PlanningInput& input, const cluster::Cluster& cluster, int layers) {
-  if (input.cost_model != "pipeline") return layers;
+  const bool is_pipeline = input.cost_model == "pipeline";
   planning::Problem devices;
-  devices.cost_model = planning::CostModel::kPipeline;
+  devices.cost_model = is_pipeline ? planning::CostModel::kPipeline : planning::CostModel::kHeterps;
   devices.batch = input.batch;
   devices.micro_batches = std::max<std::int64_t>(1, input.micro_batches);
   for (const cluster::DeviceType& type : cluster.device_types) {
     devices.types.push_back({.name = type.name, .count = type.count});
   }
   const int most = planning::max_exact_layers(devices);
+  if (!is_pipeline) return std::min(most, layers);
   return most > 0 ? std::min(most, kLongModel) : kLongModel;
 }
 
@@ -228,6 +229,7 @@ Result<Solved> solve(const planning::Planner& planner, const std::vector<plannin
   Solved best;
   std::vector<planning::Rival> feasible_ones;
   bool all_proved = true;
+  Error refused;
   double bound = std::numeric_limits<double>::infinity();
   double seconds = 0;
   for (const planning::Problem& problem : problems) {
@@ -236,7 +238,14 @@ Result<Solved> solve(const planning::Planner& planner, const std::vector<plannin
                                        .seed = limits.seed,
                                        .seconds = limits.seconds / static_cast<double>(problems.size()),
                                        .stop = stop};
-    MOTLEY_ASSIGN(planning::Answer answer, ask ? ask(planner, request) : planner.plan(request));
+    Result<planning::Answer> tried = ask ? ask(planner, request) : planner.plan(request);
+    if (!tried && tried.error().code == ErrorCode::kInvalidInput) {  // a number that the planner does not bear
+      refused = tried.error();
+      all_proved = false;
+      bound = 0;
+      continue;
+    }
+    MOTLEY_ASSIGN(planning::Answer answer, std::move(tried));
     all_proved = all_proved && answer.proved;
     const bool feasible = answer.best.has_value();
     const double value = feasible ? planning::value(answer.evaluation, objective.criterion) : 0;
@@ -247,6 +256,7 @@ Result<Solved> solve(const planning::Planner& planner, const std::vector<plannin
                                      value < planning::value(best.answer.evaluation, objective.criterion));
     if (best.problem == nullptr || better) best = {&problem, std::move(answer)};
   }
+  if (best.problem == nullptr) return fail(refused);
   std::erase_if(feasible_ones,
                 [&](const planning::Rival& one) { return one.micro_batches == best.problem->micro_batches; });
   best.rivals = std::move(feasible_ones);

@@ -56,6 +56,7 @@ Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::s
 // Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed,
 // and those of the files and of planning::make_problem.
 inline constexpr std::int64_t kMaxMicroBatches = 64;
+inline constexpr int kMostLayers = 1000;  // into which an input may ask that they are merged
 Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input, const Tell& warn);
 
 struct SearchLimits {

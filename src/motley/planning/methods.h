@@ -14,7 +14,8 @@ std::vector<Planner> planners();
 // Layers that the exact method bears on the problem's devices under its cost model, whatever its own layers are.
 int max_exact_layers(const Problem& problem);
 
-// By the exact method for the problem's cost model. Error (kInvalidInput): the request has an evaluator.
+// By the exact method for the problem's cost model. Errors (kInvalidInput): the request has an evaluator; under
+// kHeterps, too many layers.
 Result<Answer> plan_exact(const Request& request);
 
 }  // namespace motley::planning

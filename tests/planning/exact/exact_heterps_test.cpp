@@ -284,6 +284,15 @@ TEST(Exact, RefusesARewardThatIsNotTheCostModel) {
   EXPECT_THAT(answer.error().message, HasSubstr("accepted"));
 }
 
+TEST(Exact, RefusesMoreLayersThanItBearsUnderHeterps) {
+  const planning::Problem problem = random_problem({.layers = 2001, .types = 1}, 1);
+  EXPECT_EQ(max_exact_layers(problem), 2000);
+  const auto answer = plan_exact({.problem = problem, .objective = {}, .seconds = 0.1});
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, ErrorCode::kInvalidInput);
+  EXPECT_THAT(answer.error().message, HasSubstr("2001 layers under the cost model heterps; accepted: up to 2000"));
+}
+
 TEST(RandomProblem, IsValidAndFollowsItsSeed) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     RandomProblemOptions options{.layers = 1 + static_cast<int>(seed), .types = 1 + static_cast<int>(seed % 7)};

@@ -100,6 +100,18 @@ TEST(LearnedPlanners, AnswerTheSameForTheSameSeedWhateverTheThreads) {
   }
 }
 
+// Nothing is cheaper than what is free, and of that there is no logarithm.
+TEST(LearnedPlanners, FindPlansThatCostNothing) {
+  planning::Problem problem = random_problem({.layers = 4, .types = 2}, 3);
+  problem.types[0].price_per_hour = 0;
+  for (const NamedMake& make : kPolicies) {
+    const auto answer = plan_by_policy_gradient({.problem = problem, .seed = 1}, make.policy, kQuick);
+    ASSERT_TRUE(answer) << make.name << ": " << answer.error().message;
+    ASSERT_TRUE(answer->best.has_value()) << make.name;
+    EXPECT_EQ(answer->evaluation.cost, 0) << make.name;
+  }
+}
+
 // An evaluator for which type 0 is dearer than the cost model says: the answer is the evaluator's, and no worse than
 // what the same seed finds by the cost model alone.
 TEST(LearnedPlanners, TuneOnTheEvaluator) {

@@ -246,6 +246,34 @@ TEST(Repartition, ValuesTheRunningPlanAsItIs) {
   EXPECT_GT(step({0, 1}), in_order);
 }
 
+// Two workers that compute alike, and pull and push a sample's rows of an embedding in 0.1 ms each way, or in 0.6 ms.
+// For all to finish together: 0.1 + 0.2 + 2 * 0.1 ms a sample against 0.1 + 0.2 + 2 * 0.6, that is 3 samples to 1.
+TEST(Repartition, SharesFollowWhatRowsOfEmbeddingsTake) {
+  planning::Problem types;
+  types.model = "embedding";
+  types.cost_model = planning::CostModel::kPipeline;
+  types.types = {{.name = "near", .bytes_per_second = 1.2e6}, {.name = "far", .bytes_per_second = 2e5}};
+  types.layers = {{.name = "table", .sparse_bytes = 120}};
+  types.table = {{{0, 1e-4}, {0, 2e-4}}, {{0, 1e-4}, {0, 2e-4}}};
+  types.cut_bytes = {0, 0};
+  types.links = {{1e12, 0}, {1e12, 0}, {1e12, 0}, {1e12, 0}};
+  types.batch = 64;
+  types.micro_batches = 4;
+  const planning::Problem workers = problem_of_workers(types, {{0, 1}, {1, 1}});
+  planning::Plan plan = even_plan(workers, 1);
+  plan.stages[0].gradient_sync = planning::GradientSync::kRing;
+  plan.stages[0].replicas = {{"worker-0", 1, 0.5}, {"worker-1", 1, 0.5}};
+  const auto placement = make_placement(workers, plan, {0, 1});
+  ASSERT_TRUE(placement) << placement.error().message;
+  EXPECT_NEAR(placement->plan.stages[0].replicas[0].share, 0.75, 1e-9);
+  EXPECT_NEAR(placement->step_seconds, 4 * 12 * 0.5e-3, 1e-9);
+
+  plan.stages[0].recompute = true;  // which computes forward once more, but pulls no rows
+  const auto recomputing = make_placement(workers, plan, {0, 1});
+  ASSERT_TRUE(recomputing) << recomputing.error().message;
+  EXPECT_NEAR(recomputing->plan.stages[0].replicas[0].share, 1.6 / (0.6 + 1.6), 1e-9);
+}
+
 // A worker whose every start takes longer than all the others' work gets next to nothing, and the others all of it.
 TEST(Repartition, ValuesAStageOneOfWhoseWorkersHadBetterRest) {
   Random random(25);

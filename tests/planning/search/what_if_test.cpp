@@ -115,6 +115,7 @@ TEST(WhatIf, RefusesWhatItCannotAnswer) {
                                                         {type + ".speed=0", "the value must be above 0"},
                                                         {type + ".price=3..2", "the range is empty"},
                                                         {type + ".count=1.5", "a count is an integer"},
+                                                        {type + ".count=1000001", "a count is at most 1000000"},
                                                         {type + ".price=nan", "is no number"}}) {
     const auto question = parse_what_if(text, problem);
     ASSERT_FALSE(question) << text;
@@ -122,6 +123,18 @@ TEST(WhatIf, RefusesWhatItCannotAnswer) {
     EXPECT_THAT(question.error().message, HasSubstr(complaint));
     EXPECT_THAT(question.error().message, HasSubstr("accepted: TYPE.QUANTITY=VALUE"));
   }
+  EXPECT_TRUE(parse_what_if(type + ".count=1000000", problem));
+}
+
+TEST(WhatIf, RefusesSpeedsAtWhichALayerWouldTakeForEver) {
+  planning::Problem problem = small_problem(1);
+  problem.table[problem.place(2, 0)].forward.per_sample = 10;
+  const auto question = parse_what_if(problem.types[0].name + ".speed=3e-308", problem);
+  ASSERT_TRUE(question) << question.error().message;
+  const auto regimes = what_if({"exact", plan_exact}, {.problem = problem, .objective = {}}, *question);
+  ASSERT_FALSE(regimes);
+  EXPECT_EQ(regimes.error().code, ErrorCode::kInvalidInput);
+  EXPECT_THAT(regimes.error().message, HasSubstr("forward.per_sample is inf"));
 }
 
 }  // namespace

@@ -112,6 +112,26 @@ TEST(Simulate, UpdatesOfWeightsFollowEachStagesLastBackward) {
   }
 }
 
+// Of two replicas that take half a second forward, a second backward and half a second to update their weights.
+TEST(Simulate, AStragglersUpdateIsAsSlowAsItsOtherWork) {
+  Case created = make_case({{1, 2, 0, 0, 2}}, 1, planning::PipelineSchedule::kOneForwardOneBackward);
+  for (planning::LayerOnType& time : created.problem.table) time.update_seconds = 0.5;
+  Options options;
+  options.stragglers = {{0, 1, 3}};
+  const Timeline timeline = run(created, options);
+  EXPECT_NEAR(timeline.step_seconds, 3 * (0.5 + 1 + 0.5), 1e-9);
+  EXPECT_NEAR(timeline.critical.update, 3 * 0.5, 1e-9);
+}
+
+// The last stage exchanges for 8 seconds before it updates, and meanwhile the first one goes on.
+TEST(Simulate, EventsAreByStartWithTheUpdatesOfWeightsToo) {
+  Case created = make_case({{1, 2}, {1, 2, 0, 8000, 2}}, 3, planning::PipelineSchedule::kOneForwardOneBackward);
+  for (planning::LayerOnType& time : created.problem.table) time.update_seconds = 0.5;
+  const Timeline timeline = run(created);
+  EXPECT_EQ(std::ranges::count(timeline.events, Work::kUpdate, &Event::work), 3);
+  EXPECT_TRUE(std::ranges::is_sorted(timeline.events, {}, &Event::start));
+}
+
 TEST(Simulate, OneForwardOneBackwardWaitsForTheRoundTrip) {
   // Four stages hold four micro-batches: each fourth comes a round trip of 4 * 3 + 2 * 3 * 0.5 seconds after the last.
   std::vector<StageTimes> stages(4, {1, 2, 0.5});

@@ -62,8 +62,9 @@ Result<train::Job> job_to_measure(const PlanQuestion& question) {
   const auto refuse = [](const std::string& given, const std::string& accepted) {
     return fail(ErrorCode::kInvalidInput, "--measure: given with {}; accepted: {}", given, accepted);
   };
-  if (question.method == "exact") {
-    return refuse("--method exact, which computes with the cost model", "a method that searches, such as rl-attention");
+  if (question.method == "exact" || question.method == "brute-force") {
+    return refuse(fmt::format("--method {}, which computes with the cost model", question.method),
+                  "a method that searches, such as rl-attention");
   }
   if (question.input.cost_model != "pipeline") return refuse("--cost-model heterps", "--cost-model pipeline");
   if (question.compare || question.heterogeneous_stages || !question.what_ifs.empty()) {
@@ -252,15 +253,11 @@ Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) 
     const Result<Solved> best = solve(exact, finder.task.problems, {.criterion = planning::Criterion::kMaxThroughput},
                                       question.search, finder.stop, finder.ask);
     if (!best) return best.error();
-    planning::Request request = make_request(finder, *best->problem);
-    request.objective = {.criterion = planning::Criterion::kMaxThroughput};
-    const Result<planning::Answer> most = exact.plan(request);
-    request.objective.criterion = planning::Criterion::kMinCost;
-    const Result<planning::Answer> least = exact.plan(request);
-    if (!most) return most.error();
-    std::string text =
-        planning::explain_impossible(*best->problem, finder.task.objective, *most, least.value_or(planning::Answer{}));
-    if (const int layers = best->problem->merged_from; layers > 0) {
+    const Result<Solved> least = solve(exact, finder.task.problems, {.criterion = planning::Criterion::kMinCost},
+                                       question.search, finder.stop, finder.ask);
+    std::string text = planning::explain_impossible(*best->problem, finder.task.objective, best->answer,
+                                                    least ? least->answer : planning::Answer{});
+    if (const int layers = best->problem->merged_from; layers > 0 && layers <= kMostLayers) {
       text += fmt::format(
           "; that is of {} blocks into which its {} layers are merged: --max-layers {} plans for them "
           "as they are",
@@ -289,21 +286,24 @@ std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder, co
   return methods;
 }
 
-// A search that had no time to prove its answer may have left a better neighbour of it: that is then the answer.
-void find_alternatives(const std::vector<planning::Rival>& rivals, const Deadline& deadline,
+// The exact method, where it had no time to prove its answer, may have left a better neighbour of it: that is then the
+// answer. Other methods' answers stay their own, and only what is no better stands beside them.
+void find_alternatives(const std::string& method, const std::vector<planning::Rival>& rivals, const Deadline& deadline,
                        planning::FoundPlan& found) {
   planning::Answer& answer = found.answer;
+  const bool is_exact = method == "exact";
   const auto look = [&] {
     return planning::find_alternatives(found.problem, found.objective, *answer.best, answer.evaluation, rivals);
   };
   found.alternatives = look();
-  while (!found.measuring && !found.alternatives.empty() && found.alternatives.front().worse < 0) {
+  while (is_exact && !found.alternatives.empty() && found.alternatives.front().worse < 0) {
     const planning::Alternative better = found.alternatives.front();
     answer.best = better.candidate;
     answer.evaluation = better.evaluation;
     found.problem.micro_batches = better.plan.micro_batches;
     found.alternatives = deadline.passed() ? std::vector<planning::Alternative>{} : look();
   }
+  if (!is_exact) std::erase_if(found.alternatives, [](const auto& one) { return one.worse < 0; });
 }
 
 // What stands beside a plan whose stages have one type each. The exact method, which is asked for one device more or
@@ -312,7 +312,7 @@ void explain_answer(const PlanFinder& finder, const std::vector<planning::Rival>
                     planning::FoundPlan& found) {
   found.is_interrupted = finder.stop.stop_requested();
   if (found.is_interrupted) return;
-  find_alternatives(rivals, deadline, found);
+  find_alternatives(finder.question.method, rivals, deadline, found);
   const planning::Candidate& best = *found.answer.best;
   if (found.measuring || deadline.passed()) return;
   planning::Request brief = make_request(finder, found.problem);

@@ -62,8 +62,9 @@ struct Judged {
   double shortfall = 0;  // else: how far it is from feasible, above 0
 };
 
-constexpr double kBestShare = 0.1;  // of a round, from which the policy learns
-constexpr double kFarthest = 10;    // the shortfall of what no counts at all make possible; e^10 times too slow
+constexpr double kLeastValue = 1e-30;  // what costs nothing counts as
+constexpr double kBestShare = 0.1;     // of a round, from which the policy learns
+constexpr double kFarthest = 10;       // the shortfall of what no counts at all make possible; e^10 times too slow
 // Of what the evaluator turns down for no minimum throughput or cap, such as a run that failed: as if it were ten times
 // as slow as the slowest that is feasible.
 constexpr double kTurnedDown = 1.3;
@@ -119,7 +120,8 @@ Judged judge(const Request& request, const Assignment& assignment) {
     judged.evaluation = request.evaluator ? request.evaluator(judged.candidate)
                                           : evaluate(problem, judged.candidate, request.objective);
     if (judged.evaluation.feasible) {
-      judged.reward = -std::log(planning::value(judged.evaluation, request.objective.criterion));
+      const double value = planning::value(judged.evaluation, request.objective.criterion);
+      judged.reward = -std::log(std::max(value, kLeastValue));
     } else {
       judged.shortfall = shortfall(judged.evaluation, request.objective);
     }

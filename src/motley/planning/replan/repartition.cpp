@@ -44,7 +44,10 @@ class Repartition {
                        times([](const LayerOnType& time) { return time.forward.per_sample; }),
                        times([](const LayerOnType& time) { return time.backward.fixed; }),
                        times([](const LayerOnType& time) { return time.backward.per_sample; }),
-                       times([](const LayerOnType& time) { return time.update_seconds; })});
+                       times([](const LayerOnType& time) { return time.update_seconds; }),
+                       sum_up([&](std::size_t layer) {
+                         return problem.layers[layer].sparse_bytes / problem.type(worker).bytes_per_second;
+                       })});
     }
     parameter_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].parameter_bytes; });
     activation_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].activation_bytes; });
@@ -124,21 +127,27 @@ class Repartition {
 
  private:
   struct Sums {  // of one worker, over the layers before each
-    std::vector<double> forward_fixed, forward, backward_fixed, backward, update;
+    std::vector<double> forward_fixed, forward, backward_fixed, backward, update, sparse;
   };
 
   static double over(const std::vector<double>& sums, int first, int last) {
     return sums[index(last + 1)] - sums[index(first)];
   }
 
+  // Each direction with the rows of embeddings that it pulls or pushes (equations 8 and 9 of cost/evaluation.h).
   Affine forward(int worker, int first, int last) const {
     const Sums& sums = sums_[index(worker)];
-    return {over(sums.forward_fixed, first, last), over(sums.forward, first, last)};
+    return {over(sums.forward_fixed, first, last), over(sums.forward, first, last) + over(sums.sparse, first, last)};
   }
   Affine backward(int worker, int first, int last) const {
     const Sums& sums = sums_[index(worker)];
-    const Affine again = recomputes_ ? forward(worker, first, last) : Affine{};
-    return {over(sums.backward_fixed, first, last) + again.fixed, over(sums.backward, first, last) + again.per_sample};
+    Affine both{over(sums.backward_fixed, first, last),
+                over(sums.backward, first, last) + over(sums.sparse, first, last)};
+    if (recomputes_) {
+      both.fixed += over(sums.forward_fixed, first, last);
+      both.per_sample += over(sums.forward, first, last);
+    }
+    return both;
   }
 
   // The samples of a micro-batch that each of a stage's workers takes for all to finish together. With both directions

@@ -18,6 +18,7 @@ constexpr std::size_t kPool = 128;
 constexpr std::size_t kElite = 5;                          // whose mutants are in the pool
 constexpr std::size_t kRefit = 10;                         // evaluations between choices of the kernel's length
 constexpr double kNoise = 1e-6;                            // keeps the covariance well-conditioned
+constexpr double kLeastValue = 1e-30;                      // what costs nothing counts as
 constexpr double kInfeasibleCost = 10;                     // times the dearest feasible
 constexpr double kLengths[] = {0.05, 0.1, 0.2, 0.4, 0.8};  // as shares of the string, to choose from
 
@@ -34,7 +35,7 @@ std::vector<double> targets(const std::vector<Score>& scores) {
       std::any_of(scores.begin(), scores.end(), [](const Score& s) { return std::isfinite(s.value); });
   std::vector<double> values(scores.size());
   std::transform(scores.begin(), scores.end(), values.begin(),
-                 [&](const Score& s) { return std::log(any_feasible ? s.value : s.fastest); });
+                 [&](const Score& s) { return std::log(std::max(any_feasible ? s.value : s.fastest, kLeastValue)); });
   double worst = 0;
   bool found = false;
   for (const double value : values) {

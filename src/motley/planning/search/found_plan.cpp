@@ -10,8 +10,9 @@ namespace motley::planning {
 namespace {
 
 constexpr int kProbes = 17;
-constexpr double kBorderWidth = 1e-3;  // relative
-constexpr double kMinWidth = 1e-6;     // of the range's upper end
+constexpr double kBorderWidth = 1e-3;    // relative
+constexpr double kMinWidth = 1e-6;       // of the range's upper end
+constexpr int kMostDevices = 1'000'000;  // of a type, as in cluster files
 
 struct Name {
   const char* text;
@@ -92,6 +93,8 @@ Result<Answer> answer_at(const Planner& planner, const Request& request, const W
       objective.min_throughput = value;
       break;
   }
+  MOTLEY_TRY(validate(problem));
+  MOTLEY_TRY(validate(objective));
   return planner.plan({.problem = problem,
                        .objective = objective,
                        .seed = request.seed,
@@ -178,6 +181,9 @@ Result<WhatIf> parse_what_if(std::string_view text, const Problem& problem) {
   if (question.quantity == Quantity::kCount &&
       (question.low != std::floor(question.low) || question.high != std::floor(question.high))) {
     return refused("a count is an integer");
+  }
+  if (question.quantity == Quantity::kCount && question.high > kMostDevices) {
+    return refused(fmt::format("a count is at most {}", kMostDevices));
   }
   return question;
 }

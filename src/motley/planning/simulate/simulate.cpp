@@ -159,7 +159,7 @@ Status slow_down(Setup& setup, const std::vector<Straggler>& stragglers) {
       return fail(ErrorCode::kInvalidInput, "stragglers[{}].stage is {}; the plan has stages 0 to {}", i, stage,
                   setup.stages.size() - 1);
     }
-    const StageState& state = setup.stages[index(stage)];
+    StageState& state = setup.stages[index(stage)];
     if (replica < 0 || replica >= state.device_count) {
       return fail(ErrorCode::kInvalidInput, "stragglers[{}].replica is {}; stage {} has replicas 0 to {}", i, replica,
                   stage, state.device_count - 1);
@@ -171,6 +171,8 @@ Status slow_down(Setup& setup, const std::vector<Straggler>& stragglers) {
     DeviceState& device = setup.devices[index(state.first_device + replica)];
     device.forward_seconds *= slowdown;
     device.backward_seconds *= slowdown;
+    device.update_seconds *= slowdown;
+    state.update_seconds = std::max(state.update_seconds, device.update_seconds);
   }
   return {};
 }
@@ -279,6 +281,7 @@ class Replay {
         finish_transfer(next.resource - devices_.size(), next.end);
       }
     }
+    std::ranges::stable_sort(timeline_.events, {}, &Event::start);  // updates were recorded when their stage was done
     const Path& critical = timeline_.critical;
     timeline_.communication_seconds = critical.transfer + critical.gradient_sync;
     if (timeline_.step_seconds > 0) {
