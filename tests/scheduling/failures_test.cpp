@@ -200,6 +200,22 @@ TEST(Failures, ArePoliciesOwnToRefuse) {
   EXPECT_THAT(outcome.error().message, HasSubstr("'sjf-bco' knows no failures"));
 }
 
+// Nobody loses a place with a node that is idle, as almost always here; there are fewer devices.
+TEST(Failures, OfIdleNodesAreRefusedLikewise) {
+  const std::vector<Job> jobs = {{"a", 0, 1, 1}, {"b", 1000, 1, 1}};
+  for (const char* name : {"sjf-bco", "list-scheduling"}) {
+    for (std::uint64_t seed = 0; seed < 5; ++seed) {
+      SCOPED_TRACE(fmt::format("{} with seed {}", name, seed));
+      const auto policy = make_policy(name);
+      ASSERT_TRUE(policy);
+      const auto outcome = simulate(jobs, uniform(2, 1), **policy, {.failures = failures(50, seed)});
+      ASSERT_FALSE(outcome);
+      EXPECT_EQ(outcome.error().code, ErrorCode::kInvalidInput);
+      EXPECT_THAT(outcome.error().message, HasSubstr(fmt::format("'{}' knows no failures", name)));
+    }
+  }
+}
+
 // The root of the seconds trained, less what devices cost: the last second that pays for its device is at
 // (3600 / (2 cost))^2.
 TEST(Cost, AJobTrainsForAsLongAsItsUtilityPaysForItsDevices) {

@@ -34,6 +34,20 @@ TEST(Optimus, ShortensWhatIsLongest) {
   EXPECT_THAT(workers, ::testing::ElementsAre(3, 1));
 }
 
+// The third border of slots of 100.1 s, divided by 100.1 s, is a little less than 3, and the seventh one of 1.3 s a
+// little less than 7. Who comes behind them starts at the next one.
+TEST(Drf, GoesOnFromABorderThatIsRounded) {
+  for (const auto& [slot, border] : {std::pair(100.1, 3), std::pair(1.3, 7)}) {
+    SCOPED_TRACE(slot);
+    const Job there = elastic_job("there", 0, 20 * slot, 1, 1);
+    const Job comes = elastic_job("comes", (border + 0.5) * slot, slot, 1, 1);
+    const Outcome outcome = replay("drf", {there, comes}, pool(2), {.slot_seconds = slot});
+    ASSERT_EQ(outcome.jobs.size(), 2u);
+    EXPECT_DOUBLE_EQ(outcome.jobs[0].finished, 20 * slot);
+    EXPECT_NEAR(outcome.jobs[1].started, (border + 1) * slot, 1e-6);
+  }
+}
+
 TEST(ElasticFlow, MeetsDeadlinesThatCanBeMet) {
   Job urgent = elastic_job("urgent", 0, 400, 1, 8);
   urgent.deadline = 200;  // two workers all the time

@@ -37,6 +37,7 @@ Result<scheduling::ClusterTopology> read_nodes(const SchedulerRequest& request) 
   }
   MOTLEY_ASSIGN(const scheduling::ClusterTopology there, scheduling::slurm_topology(slurm_options(request)));
   MOTLEY_ASSIGN(scheduling::ClusterTopology topology, make_topology(request.topology, there));
+  topology.gives_whole_cpus = there.gives_whole_cpus;
   for (const scheduling::Node& node : topology.nodes) {
     const auto known = std::ranges::find(there.nodes, node.name, &scheduling::Node::name);
     if (known != there.nodes.end() && node.devices <= known->devices) {

@@ -423,6 +423,41 @@ TEST_F(ResizeTest, AServiceThatWasKilledFindsOutWhatTheJobHas) {
   EXPECT_NEAR(controller().find("a")->measured_restart_cost.value(), 2.1, 1e-9);
 }
 
+// It has 4 workers for 2 s, and 2 from then on.
+TEST_F(ResizeTest, AnotherServiceCountsTheNewWorkersFromTheResizeOnly) {
+  let_another_come();
+  const double asked = world_.now;
+  step(0.6);
+  ASSERT_EQ(workers("a"), 2);
+  step(1.4);
+  world_.saved.at(1) = *parse_json<JobRecord>(write_json(world_.saved.at(1)), "record");  // as a store has it
+  make(1, 4, options_);
+  step(1);
+  world_.runs.at({1, 1}).ends = world_.now;
+  step(1);
+  EXPECT_EQ(state("a"), JobState::kCompleted);
+  EXPECT_NEAR(controller().find("a")->run_seconds, 2 + (world_.now - asked), 1e-6);
+  EXPECT_NEAR(controller().find("a")->device_seconds, 4 * 2 + 2 * (world_.now - asked), 1e-6);
+}
+
+// It was started long before it was resized, and could grow as soon as b has ended.
+TEST_F(ResizeTest, AnotherServiceKeepsTheCooldownOfAResize) {
+  step(50);
+  let_another_come();
+  step(0.6);
+  ASSERT_EQ(workers("a"), 2);
+  options_.preemption_cooldown_seconds = 20;
+  make(1, 4, options_);
+  ASSERT_TRUE(controller_->cancel("b", world_.now));
+  step(0.1);
+  step(2);
+  ASSERT_EQ(state("b"), JobState::kCancelled);
+  step(16);
+  EXPECT_EQ(run(1).request, "2 1") << "18.7 s after it was asked";
+  step(2);
+  EXPECT_EQ(run(1).request, "4 2") << "20.7 s after it was asked";
+}
+
 // From SIGTERM to the end, which takes a second, and from the start to the first step, a quarter of one.
 TEST_F(ResizeTest, ARestartIsMeasured) {
   world_.refuses = [] { return "no"; };
@@ -552,6 +587,37 @@ TEST_F(ControllerTest, WhatAJobWaitsForItsDevicesIsNotTimeThatItRan) {
   EXPECT_EQ(state("b"), JobState::kCompleted);
   EXPECT_DOUBLE_EQ(controller().find("b")->run_seconds, 5.5);
   EXPECT_DOUBLE_EQ(controller().find("b")->device_seconds, 11);
+}
+
+TEST_F(ControllerTest, AServiceThatComesWhileAJobEndsForgetsNothingOfIt) {
+  make(1, 4);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  submit("a", 2);
+  step();
+  step(3);
+  ASSERT_TRUE(controller_->cancel("a", world_.now));
+  step();
+  ASSERT_EQ(state("a"), JobState::kStopping);
+  make(1, 4);
+  step(2);
+  EXPECT_EQ(state("a"), JobState::kCancelled);
+  EXPECT_DOUBLE_EQ(controller().find("a")->run_seconds, 3);
+  EXPECT_DOUBLE_EQ(controller().find("a")->device_seconds, 6);
+  EXPECT_DOUBLE_EQ(controller().find("a")->done_seconds, 3);
+}
+
+TEST_F(ControllerTest, RefusesMoreSecondsAndBytesThanAnyJobHas) {
+  const ClusterTopology topology = make_topology(1, 2);
+  const auto refused = [&](double compute_seconds, double gradient_bytes) {
+    SubmittedJob one = job("a", 1);
+    one.compute_seconds = compute_seconds;
+    one.gradient_bytes = gradient_bytes;
+    const Status checked = check(one, topology);
+    return checked ? std::string("taken") : checked.error().message;
+  };
+  EXPECT_EQ(refused(1e9, 1e15), "taken");
+  EXPECT_THAT(refused(1e300, 0), HasSubstr("compute_seconds is '1e+300'; accepted: up to 1e9"));
+  EXPECT_THAT(refused(1, 1e300), HasSubstr("gradient_bytes is '1e+300'; accepted: up to 1e15"));
 }
 
 TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {

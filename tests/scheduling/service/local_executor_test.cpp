@@ -172,6 +172,52 @@ TEST_F(LocalExecutorTest, WhatIsKilledIsLost) {
   wait_for(*executor, one, State::kLost);
 }
 
+// A link to itself cannot be opened by anybody, root included.
+TEST_F(LocalExecutorTest, ALockThatCannotBeOpenedIsAnErrorAndKillsNothing) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  const Attempt one = attempt("echo $$ > processes; echo ready; sleep 1000");
+  ASSERT_TRUE(executor->start(one));
+  wait_for_text("attempt/output", "ready");
+  const std::filesystem::path lock = one.folder / "lock";
+  std::filesystem::rename(lock, one.folder / "kept");
+  std::filesystem::create_symlink("lock", lock);
+  const auto status = executor->look(one);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kIo);
+  EXPECT_THAT(status.error().message, ::testing::HasSubstr(lock.string()));
+  std::filesystem::rename(one.folder / "kept", lock);
+  EXPECT_EQ(executor->look(one)->state, State::kRunning);
+  EXPECT_EQ(alive("processes").size(), 1u);
+  ASSERT_TRUE(executor->kill(one));
+  wait_for(*executor, one, State::kLost);
+}
+
+// What the machine took with it when it went down is not the job's own failure. Versions before noted no boot.
+TEST_F(LocalExecutorTest, WhatIsLostWithTheBootBeforeIsAFailureOfTheNode) {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  if (boot.empty()) GTEST_SKIP() << "needs a kernel that names its boots";
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  const Attempt one = attempt("echo ready; sleep 1000");
+  ASSERT_TRUE(executor->start(one));
+  wait_for_text("attempt/output", "ready");
+  ASSERT_TRUE(executor->kill(one));
+  EXPECT_FALSE(wait_for(*executor, one, State::kLost).node_failed);
+  const std::string begun = text("attempt/begun");
+  EXPECT_THAT(begun, ::testing::EndsWith(" " + boot + "\n"));
+
+  const std::string process = begun.substr(0, begun.find(' '));
+  for (const auto& [note, has_node_failed] :
+       {std::pair(process + " 01234567-89ab-4cde-8f01-23456789abcd\n", true), std::pair(process + "\n", false),
+        std::pair(process + " " + boot + "\n", false)}) {
+    ASSERT_TRUE(write_file(one.folder / "begun", note));
+    const auto status = executor->look(one);
+    ASSERT_TRUE(status) << status.error().message;
+    EXPECT_EQ(status->state, State::kLost) << note;
+    EXPECT_EQ(status->node_failed, has_node_failed) << note;
+  }
+}
+
 TEST_F(LocalExecutorTest, WhatIsToEndBeforeItBeginsNeverBegins) {
   const std::unique_ptr<Executor> executor = *make_local_executor();
   const Attempt one = attempt("echo begun > " + (folder_.path / "begins").string());

@@ -38,9 +38,16 @@ std::vector<std::string> wrapped_command(const std::string& wrapper, const Attem
   return words;
 }
 
+// A name of the time since the machine was started; nothing where it has none.
+static std::string boot_name() {
+  std::string name;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> name;
+  return name;
+}
+
 Result<bool> note_begun(const std::filesystem::path& folder, int process) {
   const std::filesystem::path aside = folder / fmt::format("begun.{}", ::getpid());
-  MOTLEY_TRY(write_file(aside, fmt::format("{}\n", process)));
+  MOTLEY_TRY(write_file(aside, fmt::format("{} {}\n", process, boot_name())));
   const bool is_first = ::link(aside.c_str(), (folder / "begun").c_str()) == 0;
   const int problem = errno;
   ::unlink(aside.c_str());
@@ -59,6 +66,14 @@ bool forbid(const Attempt& attempt) {
 bool has_begun(const Attempt& attempt) {
   std::error_code ignored;
   return std::filesystem::exists(attempt.folder / "begun", ignored);
+}
+
+bool was_begun_since_boot(const std::filesystem::path& folder) {
+  std::ifstream begun(folder / "begun");
+  std::string process, boot;
+  begun >> process >> boot;
+  const std::string now = boot_name();
+  return boot.empty() || now.empty() || boot == now;
 }
 
 std::optional<AttemptStatus> read_ended(const Attempt& attempt) {

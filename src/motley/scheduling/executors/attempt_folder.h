@@ -2,7 +2,9 @@
 // runs under a wrapper, the small program motley-run-attempt, whoever starts it:
 //
 //   lock    held for as long as the wrapper lives, where its host tells locks
-//   begun   the wrapper's process; made by whoever comes first, so that the command begins once at most
+//   begun   the wrapper's process, and of which boot of its host; made by whoever comes first, so that the command
+//   begins
+//           once at most
 //   workers, workers.json  how many workers are asked for, and there are (motley/train/records/worker_count.h)
 //   ended   the command's exit code, or 128 + the signal that ended it, and in a second line why it could not be
 //           started, where it could not; written whole, and durable
@@ -35,6 +37,8 @@ Status note_ended(const std::filesystem::path& folder, int exit_code, const std:
 // Makes sure that an attempt never begins; false where it has.
 bool forbid(const Attempt& attempt);
 bool has_begun(const Attempt& attempt);
+// False where this machine has been started anew since an attempt on it began.
+bool was_begun_since_boot(const std::filesystem::path& folder);
 // Nothing where no end has been noted, all of it.
 std::optional<AttemptStatus> read_ended(const Attempt& attempt);
 

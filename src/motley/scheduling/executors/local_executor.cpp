@@ -50,8 +50,12 @@ class LocalExecutor final : public Executor {
     std::erase_if(children_, [](pid_t child) { return ::waitpid(child, nullptr, WNOHANG) != 0; });
     if (const auto ended = read_ended(attempt)) return *ended;
     const bool had_begun = has_begun(attempt);
-    const Descriptor lock(::open((attempt.folder / "lock").c_str(), O_RDWR | O_CLOEXEC));
-    if (lock.valid() && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0) {
+    const Descriptor lock(::open((attempt.folder / "lock").c_str(), O_RDONLY | O_CLOEXEC));
+    const bool is_free = lock.valid() ? ::flock(lock.get(), LOCK_SH | LOCK_NB) == 0 : errno == ENOENT;
+    if (!is_free && !(lock.valid() && errno == EWOULDBLOCK)) {  // which says nothing of who holds it
+      return fail(ErrorCode::kIo, "{}: {}", (attempt.folder / "lock").string(), errno_text());
+    }
+    if (!is_free) {
       AttemptStatus running{State::kRunning};
       if (const auto text = read_file(train::worker_count_file(attempt.folder), kMaxCountBytes)) {
         if (auto count = parse_json<train::WorkerCount>(*text, "workers.json")) running.count = std::move(*count);
@@ -61,7 +65,8 @@ class LocalExecutor final : public Executor {
     // The wrapper is gone. What it noted last it noted before it let go of the lock.
     if (const auto ended = read_ended(attempt)) return *ended;
     if (!had_begun) return AttemptStatus{State::kUnknown};
-    return AttemptStatus{kill_processes(attempt.folder) ? State::kRunning : State::kLost};
+    if (kill_processes(attempt.folder)) return AttemptStatus{State::kRunning};
+    return AttemptStatus{.state = State::kLost, .node_failed = !was_begun_since_boot(attempt.folder)};
   }
 
   Status resize(const Attempt& attempt) override {

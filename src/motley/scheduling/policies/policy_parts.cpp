@@ -33,6 +33,7 @@ Result<Decision> SlotPolicy::decide(const State& state) {
     slot_end_ = state.now + options_.slot_seconds;
   } else if (begins) {
     slot_end_ = (std::floor(state.now / options_.slot_seconds) + 1) * options_.slot_seconds;
+    if (slot_end_ <= state.now) slot_end_ += options_.slot_seconds;  // where the quotient was rounded down
   }
   Decision decision;
   if (state.active.empty()) return decision;

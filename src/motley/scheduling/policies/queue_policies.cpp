@@ -58,6 +58,10 @@ class DeviceQueues final : public Policy {
 
   Result<Decision> decide(const State& state) override {
     MOTLEY_TRY(check_alike(state, name_));
+    if (!device_nodes_.empty() && std::ssize(device_nodes_) != state.topology->devices()) {
+      return fail(ErrorCode::kInvalidInput, "--policy: '{}' knows no failures; accepted: without, or another policy",
+                  name_);
+    }
     if (device_nodes_.empty()) {
       device_nodes_ = node_of_devices(*state.topology);
       job_on_.assign(device_nodes_.size(), -1);

@@ -242,13 +242,13 @@ bool Controller::are_available(const Placement& placement) const {
 void Controller::add_live(int id, Capacity* free) {
   const JobRecord& one = record(id);
   places_.emplace(id, live_.size());
-  live_.push_back({id, one.attempt_started});
+  live_.push_back({id, std::max(one.attempt_started, one.resize_asked)});
   jobs_.push_back(make_job(one.job, one.submitted, topology_));
   jobs_.back().elastic->restart_cost_seconds = one.restart_cost();
   Progress progress{.run_seconds = one.run_seconds,
                     .device_seconds = one.device_seconds,
                     .done_seconds = one.done_seconds,
-                    .since = one.attempt_started};
+                    .since = std::max(one.attempt_started, one.resize_asked)};
   const Placement there = to_placement(one.resizing.empty() ? one.nodes : one.resizing);
   const bool has_room = free == nullptr || free->fits(there, jobs_.back().demand());
   if (one.state == JobState::kRunning && !one.is_cancelled && !has_room) {
@@ -276,6 +276,17 @@ void Controller::settle(std::size_t place, double now) {
   }
   progress_[place].settle(now);
   while (progress_[place].done_seconds > kAlmostDone * jobs_[place].duration) jobs_[place].duration *= kLonger;
+}
+
+// Into the record, so that another service goes on counting from here.
+void Controller::settle_record(std::size_t place, double now) {
+  settle(place, now);
+  JobRecord& one = record(live_[place].id);
+  const Progress& progress = progress_[place];
+  one.run_seconds = progress.run_seconds;
+  one.device_seconds = progress.device_seconds;
+  one.done_seconds = progress.done_seconds;
+  touch(one.id);
 }
 
 void Controller::retarget(std::size_t place, Placement target, double now) {
@@ -452,16 +463,11 @@ void Controller::measure(std::size_t place, double seconds) {
 }
 
 void Controller::attempt_over(std::size_t place, const AttemptStatus& status, double now) {
-  settle(place, now);
+  settle_record(place, now);
   JobRecord& one = record(live_[place].id);
-  touch(one.id);
   has_changed_ = true;
   live_[place].problem.clear();
   const bool was_asked = one.state == JobState::kStopping;
-  const Progress& progress = progress_[place];
-  one.run_seconds = progress.run_seconds;
-  one.device_seconds = progress.device_seconds;
-  one.done_seconds = progress.done_seconds;
   const Placement was_on = to_placement(one.nodes);
   one.stop_seconds = was_asked ? std::max(0.0, now - (one.stop_by - one.job.grace_seconds)) : 0;
   one.nodes.clear();
@@ -585,24 +591,24 @@ void Controller::apply(const std::vector<Change>& changes, double now) {
 }
 
 void Controller::ask_to_end(JobRecord& one, double now) {
+  settle_record(places_.at(one.id), now);
   one.state = JobState::kStopping;
   one.stop_by = now + one.job.grace_seconds;
   one.resizing.clear();
   Live& live = live_[places_.at(one.id)];
   live.tried = now;
   live.is_unasked = false;
-  touch(one.id);
   command(Command::Kind::kAskToEnd, one);
 }
 
 // To go on with its target.
 void Controller::ask_to_resize(std::size_t place, double now) {
+  settle_record(place, now);
   JobRecord& one = record(live_[place].id);
   one.resizing = to_nodes(progress_[place].placement);
   ++one.resizes;
   one.resize_asked = now;
   live_[place].tried = now;
-  touch(one.id);
   command(Command::Kind::kResize, one);
 }
 

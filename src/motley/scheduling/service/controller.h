@@ -127,6 +127,7 @@ class Controller {
   bool are_available(const Placement& placement) const;
   void add_live(int id, Capacity* free = nullptr);
   void settle(std::size_t place, double now);
+  void settle_record(std::size_t place, double now);
   void retarget(std::size_t place, Placement target, double now);
   void take_in(const AttemptSeen& seen, double now);
   void take_in(const Problem& problem);

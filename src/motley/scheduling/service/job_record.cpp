@@ -12,6 +12,7 @@ namespace motley::scheduling {
 namespace {
 
 constexpr double kLongestSeconds = 1e9;
+constexpr double kMostBytes = 1e15;
 constexpr double kMaxWeight = 1e9;
 constexpr double kLongestGrace = 3600;
 
@@ -119,6 +120,8 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
                                           : "for which the nodes have the CPUs and memory that each requests"));
   }
   if (job.estimated_seconds > kLongestSeconds) return refuse("estimated_duration", job.estimated_seconds, "up to 1e9");
+  if (job.compute_seconds > kLongestSeconds) return refuse("compute_seconds", job.compute_seconds, "up to 1e9");
+  if (job.gradient_bytes > kMostBytes) return refuse("gradient_bytes", job.gradient_bytes, "up to 1e15");
   if (job.restart_cost_seconds > kLongestSeconds) return refuse("restart_cost", job.restart_cost_seconds, "up to 1e9");
   if (job.weight > kMaxWeight) return refuse("weight", job.weight, "up to 1e9");
   if (job.device_hour_cost > kMaxWeight) return refuse("device_hour_cost", job.device_hour_cost, "up to 1e9");

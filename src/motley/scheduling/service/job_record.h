@@ -189,7 +189,7 @@ struct JobRecord {
   double stop_by = 0;                 // when the attempt is killed, once it was asked to end
   bool is_killed = false;             // it was
   bool is_cancelled = false;          // its owner wants no more of it
-  double run_seconds = 0;             // of the attempts before
+  double run_seconds = 0;             // of the attempts before, and of the one that runs until `resize_asked`
   double device_seconds = 0;          // likewise
   double done_seconds = 0;            // of what it takes, as estimated, likewise
   int failures = 0;

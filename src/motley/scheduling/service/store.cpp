@@ -95,6 +95,9 @@ Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& fo
   // A service that was killed while it started a process may leave the lock to that process for a moment.
   const Deadline deadline = Deadline::after(kLockSeconds);
   while (::flock(store->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return fail(ErrorCode::kIo, "{}: it cannot be locked: {}", lock, errno_text());
+    }
     if (!deadline.passed()) {
       SteadyClock::instance().sleep_until(monotonic_seconds() + 0.02);
       continue;
