@@ -138,15 +138,17 @@ def parse_input(text: str) -> Input:
     """
     words = text.split(":")
     sizes = words[0].split(",") if words[0] else []
-    if not all(size.isdigit() and int(size) > 0 for size in sizes) or (not sizes and len(words) == 1):
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes) or (not sizes and len(words) == 1):
         raise ExportError(f"--input: '{text}' is not a list of sizes such as 1,28,28")
     kind = words[1] if len(words) > 1 else "float32"
     if kind not in _TYPES:
         raise ExportError(f"--input: '{text}' has the type '{kind}'; accepted: {', '.join(_TYPES)}")
     dtype = _TYPES[kind]
-    if len(words) > 3 or (len(words) == 3 and (dtype.is_floating_point or not words[2].isdigit() or int(words[2]) < 1)):
+    has_bound = len(words) == 3
+    if len(words) > 3 or (has_bound and (dtype.is_floating_point or not words[2].isdecimal()
+                                         or not 0 < int(words[2]) <= torch.iinfo(dtype).max)):
         raise ExportError(f"--input: '{text}' must be SIZES:TYPE, or SIZES:TYPE:BOUND with integers, such as 64:int64:50257")
-    return Input(tuple(int(size) for size in sizes), dtype, int(words[2]) if len(words) == 3 else 2)
+    return Input(tuple(int(size) for size in sizes), dtype, int(words[2]) if has_bound else 2)
 
 
 def load_object(path: Path, name: str) -> Any:

@@ -211,7 +211,7 @@ class _HookWeight(_Weight):
                 shares = (1 - norm.momentum) ** micro_batches, 1 - norm.momentum
             else:  # a plain average over all batches
                 before = int(norm.num_batches_tracked)  # type: ignore[arg-type]
-                shares = before / (before + micro_batches), before / (before + 1)
+                shares = (before / (before + micro_batches),) * 2  # num_batches_tracked counts micro-batches
             channels = norm.running_mean.numel()  # type: ignore[union-attr]
             kept += [shares[0]] * channels
             kept_once += [shares[1]] * channels

@@ -145,6 +145,18 @@ class Language(nn.Module):
         return self.head(x) + torch.tensor([0.5])
 
 
+class Sparse(nn.Module):
+    """A table whose gradient is sparse in PyTorch."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Embedding(20, 8, sparse=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, ids):
+        return self.head(self.token(ids).mean(1))
+
+
 class Positions(nn.Module):
     """Angles that need all digits of float32, as rotary embeddings have them."""
 
@@ -297,7 +309,8 @@ def reference(net, inputs):
     kept["train"] = output.detach()
     kept["weights"] = torch.randn_like(output)
     (output * kept["weights"]).sum().backward()
-    kept.update({f"gradient.{name}": parameter.grad for name, parameter in net.named_parameters() if parameter.grad is not None})
+    gradients = {name: parameter.grad for name, parameter in net.named_parameters() if parameter.grad is not None}
+    kept.update({f"gradient.{name}": gradient.to_dense() for name, gradient in gradients.items()})
     kept.update({f"buffer.{name}": value.clone() for name, value in net.named_buffers()})
     for name, value in net.named_buffers():
         value.copy_(buffers[name])
@@ -354,6 +367,7 @@ def main():
     export(Several(), (torch.randn(5), torch.randn(5)), folder / "several.pt2")
     for tied in (False, True):
         export(Parts(tied), (torch.randn(5, 6, dtype=torch.float64),), folder / f"parts_{'tied' if tied else 'untied'}.pt2")
+    write(folder, "sparse", Sparse(), lambda samples: torch.randint(20, (samples, 7)))
     # What is refused.
     export(Frozen(), (torch.randn(5, 3),), folder / "fixed_batch.pt2", free_batch=False)
     export(Branches(), (torch.randn(5, 4),), folder / "branches.pt2")

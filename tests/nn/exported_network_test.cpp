@@ -132,7 +132,8 @@ TEST_P(ExportedNetwork, ComputesWhatPyTorchComputes) {
                    load_reference(exported_file(std::string(GetParam()) + ".pt")));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ExportedNetwork, ::testing::Values("net", "images", "resnet", "vit", "language"),
+INSTANTIATE_TEST_SUITE_P(All, ExportedNetwork,
+                         ::testing::Values("net", "images", "resnet", "vit", "language", "sparse"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Where the package transformers is: in the Python that MOTLEY_TRANSFORMERS_PYTHON names, or in the one that libtorch

@@ -206,6 +206,64 @@ TEST(NetworkPart, KnowsTiedTensorsOfExportedNetworks) {
   }
 }
 
+// Of 3 positions of 4 values each. Two values go from its first layer to its last, the second one of this type.
+class TwoValues final : public Network {
+ public:
+  explicit TwoValues(torch::Dtype second) : Network("two-values", {3, 4}), second_(second) {}
+  Tensors forward(const Tensors& inputs) override { return join(split(inputs)); }
+  NamedTensors parameters() const override { return {{"weight", weight_}}; }
+  NamedTensors buffers() const override { return {}; }
+  std::vector<BatchNormLayer> batch_norms() const override { return {}; }
+  void train(bool) override {}
+  void to(torch::Device, torch::Dtype) override {}
+  std::vector<ChainLayer> chain() override {
+    ChainLayer first, last;
+    first.name = "split";
+    first.forward = [this](const Tensors& inputs) { return split(inputs); };
+    first.parameters = parameters();
+    last.name = "join";
+    last.forward = [](const Tensors& values) { return join(values); };
+    return {first, last};
+  }
+
+ private:
+  Tensors split(const Tensors& inputs) const {
+    const torch::Tensor scaled = inputs.front() * weight_;
+    return {scaled, scaled.sum(1).to(second_)};
+  }
+  // Views the first one as a matrix of positions.
+  static Tensors join(const Tensors& values) {
+    const torch::Tensor positions = values[0].view({-1, 4}).tanh();
+    return {positions.view({-1, 3, 4}).sum(1) + values[1].to(torch::kFloat32)};
+  }
+
+  const torch::Dtype second_;
+  const torch::Tensor weight_ = torch::arange(1, 5, torch::kFloat32);
+};
+
+TEST(NetworkPart, SeveralValuesBetweenPartsAreWhatTheLayerBeforeMade) {
+  const std::vector<std::string> names = {"split", "join"};
+  torch::manual_seed(4);
+  const torch::Tensor input = torch::randn({5, 3, 4});
+  for (const torch::Dtype second : {torch::kFloat32, torch::kBFloat16}) {
+    torch::Tensor values = input;
+    for (const int layer : {0, 1}) {
+      const auto part = take_part(std::make_unique<TwoValues>(second), names, layer, layer);
+      ASSERT_TRUE(part) << part.error().message;
+      values = part->network->forward({values}).front();
+      EXPECT_EQ(values.sizes().slice(1).vec(), part->output_shape);
+    }
+    EXPECT_TRUE(torch::equal(values, TwoValues(second).forward({input}).front())) << second;
+  }
+}
+
+TEST(NetworkPart, RefusesRealNumbersAndIntegersBetweenParts) {
+  const auto part = take_part(std::make_unique<TwoValues>(torch::kInt64), {"split", "join"}, 0, 0);
+  ASSERT_FALSE(part);
+  EXPECT_EQ(part.error().code, ErrorCode::kInvalidInput);
+  EXPECT_THAT(part.error().message, HasSubstr("real numbers in all or in none"));
+}
+
 TEST(NetworkPart, RefusesAnotherNetworksNames) {
   const NetworkSpec spec = image_network("mlp");
   std::vector<std::string> names = list_names(list_layers(*load_network(spec)));

@@ -240,6 +240,21 @@ TEST(Optimizer, RefusesSettingsByName) {
   EXPECT_THAT(message({.momentum = 1}), HasSubstr("optimizer.momentum"));
   EXPECT_THAT(message({.nesterov = true}), HasSubstr("optimizer.nesterov"));
   EXPECT_THAT(message({.name = "adam", .momentum = 0.9}), HasSubstr("beta1"));
+  EXPECT_THAT(message({.name = "adam", .epsilon = -1e-8}), HasSubstr("optimizer.epsilon"));
+  EXPECT_THAT(message({.name = "adam", .epsilon = std::nan("")}), HasSubstr("optimizer.epsilon"));
+}
+
+// As PyTorch takes it: a first step is then the learning rate, whatever the size of the gradient.
+TEST(Optimizer, AdamTakesAnEpsilonOfZero) {
+  for (const char* name : {"adam", "adamw"}) {
+    const torch::Tensor weights = torch::tensor({0.5, -2.0}, torch::kFloat64).requires_grad_();
+    const auto optimizer = Optimizer::create({.name = name, .epsilon = 0}, {{"w", weights}});
+    ASSERT_TRUE(optimizer) << optimizer.error().message;
+    weights.mutable_grad() = torch::tensor({1e-9, -3.0}, torch::kFloat64);
+    ASSERT_TRUE((*optimizer)->step(0.125));
+    EXPECT_NEAR(weights[0].item<double>(), 0.375, 1e-12) << name;
+    EXPECT_NEAR(weights[1].item<double>(), -1.875, 1e-12) << name;
+  }
 }
 
 TEST(Gradients, HaveANormThatNamesWhatIsNotFinite) {

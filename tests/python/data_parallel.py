@@ -287,6 +287,18 @@ class Equality(RanksTest):
             torch.testing.assert_close(variance, results[0][1], rtol=0, atol=0)
             self.assertEqual(frozen, [0.0] * 16 + [1.0] * 16)
 
+    def test_running_statistics_that_are_a_plain_average_over_steps_of_several_micro_batches(self):
+        results = self.on_ranks(train_batch_norm_averaged)
+        alone, data = Net(norm=True), Data(48)
+        alone.layers[1].momentum = None
+        steps = whole_steps(results)
+        self.assertEqual([len(step) for step in steps], [24] * 4)
+        for step in steps:
+            alone(data.inputs[step])
+        for result in results:
+            torch.testing.assert_close(result["mean"], alone.layers[1].running_mean, rtol=1e-11, atol=1e-13)
+            torch.testing.assert_close(result["variance"], results[0]["variance"], rtol=0, atol=0)
+
     def test_a_rank_without_a_part_can_compute_what_needs_two_samples(self):
         for splits in self.on_ranks(train_batch_norm_to_the_end):
             self.assertIn(0, splits[-1])
@@ -358,6 +370,24 @@ def train_batch_norm_on_own_batches(sizes):
         begin += sum(step)
     norm = net.layers[1]
     return norm.running_mean, norm.running_var, torch.cat([frozen.running_mean, frozen.running_var]).tolist()
+
+
+def train_batch_norm_averaged():
+    """Running statistics without a momentum after four steps of two micro-batches each, and the samples that this rank used in each."""
+    loader = motley.DataLoader(Data(48), 24, gradient_accumulation_steps=2, batch_split=[3, 2, 1])
+    net = Net(norm=True)
+    norm = net.layers[1]
+    norm.momentum = None
+    model = motley.weight_gradients(DDP(net), loader)
+    used, mine = [], []
+    for _ in range(2):
+        for indices, inputs, targets in loader:
+            (mean_loss(model, inputs, targets) / loader.micro_batches).backward()
+            mine += indices.tolist()
+            if loader.step_ends:
+                used.append(mine)
+                mine = []
+    return {"used": used, "mean": norm.running_mean, "variance": norm.running_var}
 
 
 def train_batch_norm_to_the_end():

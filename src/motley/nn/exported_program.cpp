@@ -497,6 +497,10 @@ class GraphReader {
       if (arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite()) {
         for (const int value : node.operands.back().values) node.written.push_back(value);
       }
+      // Of an embedding: its gradient goes into a bucket, which is dense.
+      if (arguments[i].name() == "sparse" && node.operands.back().constant.isBool()) {
+        node.operands.back().constant = false;
+      }
     }
     node.is_random = node.op->hasTag(at::Tag::nondeterministic_seeded);
   }

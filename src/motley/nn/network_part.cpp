@@ -25,10 +25,10 @@ torch::Tensor packed(const Tensors& values) {
   Tensors rows;
   for (const torch::Tensor& value : values) {
     TORCH_CHECK(value.dim() > 0 && value.size(0) == values.front().size(0) &&
-                    value.scalar_type() == values.front().scalar_type(),
+                    value.is_floating_point() == values.front().is_floating_point(),
                 "of the ", values.size(), " tensors that go from one stage to the next one has the shape ",
                 value.sizes(), " and the type ", value.scalar_type(), "; accepted: one entry of the first dimension ",
-                "for each sample, and one type for all");
+                "for each sample, and real numbers in all or in none");
     rows.push_back(value.dim() == 1 ? value.unsqueeze(1) : value.flatten(1));
   }
   return torch::cat(rows, 1);
@@ -41,7 +41,7 @@ Tensors unpacked(const torch::Tensor& rows, const Shapes& shapes) {
   for (std::vector<std::int64_t> shape : shapes) {
     const std::int64_t width = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
     shape.insert(shape.begin(), rows.size(0));
-    values.push_back(rows.narrow(1, begin, width).view(shape));
+    values.push_back(rows.narrow(1, begin, width).view(shape).contiguous());  // as the layer before made them
     begin += width;
   }
   return values;

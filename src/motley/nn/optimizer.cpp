@@ -141,7 +141,7 @@ Status check_optimizer(const OptimizerSpec& spec) {
       {"momentum", spec.momentum, is_share(spec.momentum), "0 <= momentum < 1"},
       {"beta1", spec.beta1, is_share(spec.beta1), "0 <= beta1 < 1"},
       {"beta2", spec.beta2, is_share(spec.beta2), "0 <= beta2 < 1"},
-      {"epsilon", spec.epsilon, spec.epsilon > 0, "numbers above 0"}};
+      {"epsilon", spec.epsilon, spec.epsilon >= 0 && std::isfinite(spec.epsilon), "0 or more"}};
   for (const auto& [key, value, is_accepted, accepted] : numbers) {
     if (is_accepted) continue;
     return fail(ErrorCode::kInvalidInput, "optimizer.{}: {} is not accepted; accepted: {}", key, value, accepted);

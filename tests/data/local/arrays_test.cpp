@@ -136,6 +136,15 @@ TEST_F(Arrays, LabelsAreNumberedInTheirOrder) {
   EXPECT_THAT(refusal(), HasSubstr("label '8' is none of the training data's; accepted: -3, 9, 10"));
 }
 
+TEST_F(Arrays, ALabelOfMinusZeroIsZero) {
+  features("<f4", "(3, 1)", count_up(3));
+  targets<double>("<f8", "(3,)", {-0.0, 1, 0.0});
+  source_.labels = ClassLabels::kLabel;
+  const auto dataset = open();
+  EXPECT_THAT(dataset->preprocessing().class_names, ElementsAre("0", "1"));
+  EXPECT_THAT(read(*dataset, {0, 1, 2}).classes, ElementsAre(0, 1, 0));
+}
+
 TEST_F(Arrays, LargeFilesAreCheckedAsTheyAreRead) {
   features("<f4", "(2, 2)", std::vector<float>{1, 2, 3, NAN});
   EXPECT_THAT(refusal(), HasSubstr("x.npy: value 3 (counted from 0) is nan"));

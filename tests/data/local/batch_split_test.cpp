@@ -403,6 +403,53 @@ TEST(BatchSplitter, ShortWindowsKeepProportionsAndMinimums) {
   }
 }
 
+// Whichever worker pulls a shard, its size is within that worker's limits; where no number of shards does that, it is
+// refused.
+TEST(BatchSplitter, ShardsAreWithinTheLimitsOfAllWorkers) {
+  for (std::uint32_t batch = 1; batch <= 40; ++batch) {
+    for (std::uint32_t least = 1; least <= std::min(batch, 6U); ++least) {
+      for (std::uint32_t most = least; most <= 12; ++most) {
+        SCOPED_TRACE(fmt::format("{} samples in shards of {} to {}", batch, least, most));
+        BatchSplitOptions options = options_for(2, batch);
+        options.policy = SplitPolicy::kPull;
+        options.limits = {{least, most}, {0, batch}};
+        bool is_possible = false;
+        for (std::uint32_t shards = 1; shards <= batch; ++shards) {
+          is_possible = is_possible || (batch / shards >= least && (batch + shards - 1) / shards <= most);
+        }
+        const auto partition = BatchSplitter::create(options);
+        ASSERT_EQ(partition.has_value(), is_possible);
+        if (!is_possible) {
+          EXPECT_EQ(partition.error().code, ErrorCode::kInvalidInput);
+          EXPECT_THAT(partition.error().message, HasSubstr("batch_split: work-queue"));
+          continue;
+        }
+        const PullPlan pull({0, batch}, partition->plan(0, batch)->shards);
+        for (std::uint32_t shard = 0; shard < pull.shards(); ++shard) {
+          ASSERT_GE(pull.shard(shard).size(), least);
+          ASSERT_LE(pull.shard(shard).size(), most);
+        }
+      }
+    }
+  }
+}
+
+TEST(BatchSplitter, ShardsOfShortWindowsKeepTheMinimumToo) {
+  BatchSplitOptions options = options_for(2, 64);
+  options.policy = SplitPolicy::kPull;
+  options.limits = {{2, 4}, {2, 64}};
+  const auto partition = BatchSplitter::create(options);
+  ASSERT_TRUE(partition) << partition.error().message;
+  EXPECT_EQ(partition->plan(0, 1)->shards, 1U);  // of one sample, as there are no more
+  for (std::uint32_t window = 2; window <= 64; ++window) {
+    const PullPlan pull({0, window}, partition->plan(0, window)->shards);
+    for (std::uint32_t shard = 0; shard < pull.shards(); ++shard) {
+      ASSERT_GE(pull.shard(shard).size(), 2U) << window;
+      ASSERT_LE(pull.shard(shard).size(), 4U) << window;
+    }
+  }
+}
+
 TEST(BatchSplitter, EqualSplitsEvenly) {
   BatchSplitOptions options = options_for(3, 256);
   options.policy = SplitPolicy::kEqual;

@@ -228,6 +228,33 @@ TEST_F(ImageFolders, WhatIsNoImageIsSaid) {
   EXPECT_THAT(refusal(), HasSubstr("nowhere' cannot be read"));
 }
 
+// To files of other names, and to a folder, as a part of a data set is made without copies.
+TEST_F(ImageFolders, LinksAreReadUnderTheirOwnNames) {
+  write("pool/21.png", png(2, 1, Pixels(6, std::uint8_t{21}), PNG_FORMAT_RGB));
+  write("pool/22.png", png(2, 1, Pixels(6, std::uint8_t{22}), PNG_FORMAT_RGB));
+  write("more/23.png", png(2, 1, Pixels(6, std::uint8_t{23}), PNG_FORMAT_RGB));
+  const std::filesystem::path dog = folder_.path / "train/dog";
+  std::filesystem::create_symlink(folder_.path / "pool/22.png", dog / "a.png");
+  std::filesystem::create_symlink(folder_.path / "pool/21.png", dog / "c.png");
+  std::filesystem::create_directory_symlink(folder_.path / "more", dog / "d");
+  const auto dataset = open();
+  ASSERT_EQ(dataset->size(), 6U);
+  const Batch batch = read(*dataset, {2, 3, 4, 5});
+  EXPECT_THAT(batch.classes, ElementsAre(1, 1, 1, 1));
+  std::vector<int> first;  // red of each
+  for (std::size_t i = 0; i < 4; ++i) first.push_back(static_cast<int>(std::lround(batch.features[6 * i] * 255)));
+  EXPECT_THAT(first, ElementsAre(22, 1, 21, 23));
+}
+
+TEST_F(ImageFolders, ALinkToAFolderThatItIsInIsAnError) {
+  for (const char* target : {"train/dog", "train"}) {
+    const std::filesystem::path link = folder_.path / "train/dog/again";
+    std::filesystem::create_directory_symlink(folder_.path / target, link);
+    EXPECT_THAT(refusal(), HasSubstr("train/dog' cannot be read: ")) << target;
+    std::filesystem::remove(link);
+  }
+}
+
 constexpr std::int64_t kShape[] = {2, 4, 5};
 
 std::vector<float> make_images(std::size_t count) {

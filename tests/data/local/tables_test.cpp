@@ -47,6 +47,13 @@ TEST_F(Tables, MissingCellsAreAnErrorUnlessSaid) {
   }
 }
 
+TEST_F(Tables, NumbersHaveOneSign) {
+  EXPECT_THAT(read(*open("a,y\n+5,0\n-5,1\n")).features, ElementsAre(5, -5));
+  for (const char* word : {"+-5", "++5", "-+5", "--5"}) {
+    EXPECT_THAT(refusal(fmt::format("a,y\n1,0\n{},1\n", word)), HasSubstr(fmt::format("column 'a' holds '{}'", word)));
+  }
+}
+
 TEST_F(Tables, RowsWithMissingCellsAreDropped) {
   source_.missing = MissingCells::kDrop;
   const auto dataset = open("a,b,y\n1,10,0\n,20,1\n4,NA,0\n9,60,1\n5,5,\n");

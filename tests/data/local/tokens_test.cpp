@@ -140,5 +140,29 @@ TEST_F(Tokens, OfSomethingElseAreRefused) {
   EXPECT_THAT(refusal(), HasSubstr("3 of its 3 tokens are used here; accepted: 4 or more"));
 }
 
+// Of a vocabulary of 128,256 the upper halves are 0 or 1.
+TEST_F(Tokens, OfALargeVocabularyReadAs16BitsAreNoticed) {
+  std::vector<std::uint32_t> wide;
+  for (std::uint32_t i = 0; i < 40; ++i) wide.push_back(i * 3331 % 128256);
+  write("train.bin", as_bytes(wide));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("every other token is below 256"), HasSubstr("data.token_dtype: uint32")));
+  source_.token_type = TokenType::kUint32;
+  const auto dataset = open();
+  EXPECT_EQ(dataset->class_count(), 38U * 3331 + 1);
+  EXPECT_THAT(read(*dataset, {8}).features, ElementsAre(24 * 3331, 25 * 3331, 26 * 3331));
+}
+
+TEST_F(Tokens, SmallOnesOf16BitsAreNotTakenForHalves) {
+  std::vector<std::uint16_t> bytes, mixed;
+  for (std::uint16_t i = 0; i < 40; ++i) {
+    bytes.push_back(static_cast<std::uint16_t>(2 * i));
+    mixed.push_back(i % 2 == 0 ? i : static_cast<std::uint16_t>(40000 + i));
+  }
+  write("train.bin", as_bytes(bytes));
+  EXPECT_THAT(read(*open(), {1}).features, ElementsAre(6, 8, 10));
+  write("train.bin", as_bytes(mixed));
+  EXPECT_THAT(read(*open(), {1}).features, ElementsAre(40003, 4, 40005));
+}
+
 }  // namespace
 }  // namespace motley::data

@@ -101,6 +101,26 @@ TEST_F(ResolvedJobTest, TheFewestWorkersOfAnElasticJobHoldAStep) {
   EXPECT_TRUE(make_split_options(job, cluster, false));
 }
 
+TEST_F(ResolvedJobTest, AWorkerMayBeGivenNothing) {
+  Job job;
+  job.training.global_batch_size = 256;
+  job.batch_split.mode = "fixed";
+  job.batch_split.fixed = {256, 0};
+  cluster::Cluster cluster;
+  cluster.workers.resize(2);
+  const auto shares = [&](std::uint32_t window) {
+    const auto options = make_split_options(job, cluster, false);
+    EXPECT_TRUE(options) << options.error().message;
+    const auto split = data::BatchSplitter::create(*options);
+    EXPECT_TRUE(split) << split.error().message;
+    return split->plan(0, window)->shares;
+  };
+  EXPECT_EQ(shares(256), (data::BatchSplit{256, 0}));
+  EXPECT_EQ(shares(10), (data::BatchSplit{10, 0}));
+  cluster.workers[1].min_samples = 4;  // but for what the cluster file says that it gets at least
+  EXPECT_EQ(shares(256), (data::BatchSplit{252, 4}));
+}
+
 TEST_F(ResolvedJobTest, FollowsItsPlan) {
   const auto resolved = resolve_job(planned());
   ASSERT_TRUE(resolved) << resolved.error().message;

@@ -22,13 +22,17 @@ def plain(batch, pyarrow):
 
 
 def batches(path, pyarrow):
+    """First one without rows, for the names of the columns."""
     with open(path, "rb") as file:
         start = file.read(6)
     if start.startswith(b"PAR1"):
-        yield from pyarrow.parquet.ParquetFile(path).iter_batches()
+        parquet = pyarrow.parquet.ParquetFile(path)
+        yield pyarrow.RecordBatch.from_pylist([], schema=parquet.schema_arrow)
+        yield from parquet.iter_batches()
     elif start == b"ARROW1":
         with pyarrow.memory_map(path) as file:
             reader = pyarrow.ipc.open_file(file)
+            yield pyarrow.RecordBatch.from_pylist([], schema=reader.schema)
             for number in range(reader.num_record_batches):
                 yield reader.get_batch(number)
     else:

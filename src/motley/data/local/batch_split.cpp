@@ -102,8 +102,19 @@ Result<BatchSplitter> BatchSplitter::create(BatchSplitOptions options) {
     }
   }
   const std::vector<double> weights = is_given ? options.proportions : std::vector<double>(workers, 1.0);
-  const std::uint32_t chosen =
-      options.shards > 0 ? options.shards : kShardsPerWorker * static_cast<std::uint32_t>(workers);
+  std::uint32_t chosen = options.shards > 0 ? options.shards : kShardsPerWorker * static_cast<std::uint32_t>(workers);
+  if (options.policy == SplitPolicy::kPull) {  // whichever worker pulls a shard, its size is within all limits
+    const std::uint32_t least = std::max(1U, std::ranges::max(options.limits, {}, &WorkerLimits::minimum).minimum);
+    const std::uint32_t most = std::ranges::min(options.limits, {}, &WorkerLimits::maximum).maximum;
+    const std::uint64_t fewest = most == 0 ? options.batch + 1ULL : (options.batch + (most - 1ULL)) / most;
+    if (fewest > options.batch / least) {
+      return fail(ErrorCode::kInvalidInput,
+                  "batch_split: work-queue: no equal shards of {} samples have at least {} and at most {} samples, as "
+                  "every worker must be able to take any; accepted: other limits, or another mode",
+                  options.batch, least, most);
+    }
+    chosen = std::clamp(chosen, static_cast<std::uint32_t>(fewest), options.batch / least);
+  }
   BatchSplitter split(std::move(options));
   split.fits_.resize(workers);
   split.last_seen_.resize(workers, 0);
@@ -160,7 +171,10 @@ Result<StepPlan> BatchSplitter::plan(std::uint64_t step, std::uint32_t window) c
     }
     return StepPlan{recorded->second, 0};
   }
-  if (shards_ > 0) return StepPlan{{}, std::min(shards_, window)};
+  if (shards_ > 0) {
+    const std::uint32_t least = std::ranges::max(options_.limits, {}, &WorkerLimits::minimum).minimum;
+    return StepPlan{{}, std::min(shards_, std::max(1U, window / std::max(1U, least)))};
+  }
   if (window == options_.batch) return StepPlan{shares_, 0};
   if (options_.policy == SplitPolicy::kFixed) return StepPlan{proportional(options_.proportions, window), 0};
   return StepPlan{proportional(std::vector<double>(shares_.begin(), shares_.end()), window), 0};
@@ -536,6 +550,7 @@ Result<bool> BatchSplitter::restore(std::string_view text) {
     BatchSplitter restored(options_);  // what is not saved starts afresh
     restored.fits_.resize(workers());
     visit_saved(restored, [&](const char* key, auto& value) { saved.at(key).get_to(value); });
+    if (options_.policy == SplitPolicy::kPull) restored.shards_ = shards_;  // as the limits are now
     for (std::size_t i = 0; i < workers(); ++i) {
       restored.fits_[i] = CostFit::restore(saved.at("fits").at(i));
       if (restored.shares_[i] < options_.limits[i].minimum || restored.shares_[i] > options_.limits[i].maximum) {

@@ -386,7 +386,7 @@ std::uint64_t category_id(std::string_view column, std::string_view value) {
 
 std::optional<double> parse_finite(std::string_view text) {
   text = trimmed(text);
-  text.remove_prefix(text.starts_with('+') ? 1 : 0);
+  text.remove_prefix(text.starts_with('+') && !text.starts_with("+-") ? 1 : 0);
   const std::optional<double> value = parse_number<double>(text);
   return value && std::isfinite(static_cast<float>(*value)) ? value : std::nullopt;
 }

@@ -124,9 +124,16 @@ class ImageFolder final : public Dataset {
   Status list_class(const std::string& name, std::int64_t value) {
     std::vector<std::string> found;
     std::error_code error;
-    for (fs::recursive_directory_iterator at(folder_ / name, error), end; !error && at != end; at.increment(error)) {
-      if (at->is_directory()) continue;
-      std::string file = fs::relative(at->path(), folder_).string();
+    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
+    for (fs::recursive_directory_iterator at(folder_ / name, kFollow, error), end; !error && at != end;
+         at.increment(error)) {
+      std::error_code unknown;
+      if (at->is_directory(unknown)) continue;
+      if (unknown == std::errc::too_many_symbolic_link_levels) {  // a link to a folder that it is in
+        error = unknown;
+        break;
+      }
+      std::string file = at->path().lexically_relative(folder_).string();  // not where links lead
       if (is_image(at->path())) {
         found.push_back(std::move(file));
       } else if (others_++ == 0 || file < first_other_) {

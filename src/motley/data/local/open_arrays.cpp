@@ -91,6 +91,7 @@ Status take_classes(std::vector<double> values, const DatasetSource& source, Arr
     if (!std::isfinite(values[i])) {
       return fail(ErrorCode::kInvalidInput, "{}: label {}; finite numbers are accepted", where(i), values[i]);
     }
+    values[i] += 0.0;  // -0 is 0
   }
   std::vector<double> different = values;
   std::ranges::sort(different);

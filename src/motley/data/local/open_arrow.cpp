@@ -29,6 +29,10 @@ Result<std::unique_ptr<Dataset>> open_arrow(const DatasetSource& source) {
     reason =
         output ? output->text.substr(output->text.rfind('\n', output->text.size() - 2) + 1) : output.error().message;
     while (reason.ends_with('\n')) reason.pop_back();
+    if (output && output->exit_code >= 128) {
+      return fail(ErrorCode::kUnavailable, "{}: {} was ended by signal {} while it read it", name, python,
+                  output->exit_code - 128);
+    }
     if (output && output->exit_code == kUnreadable) {
       return fail(ErrorCode::kInvalidInput, "{}: pyarrow cannot read it: {}", name, reason);
     }

@@ -176,18 +176,21 @@ Result<Tokens> read_raw_tokens(const DatasetSource& source, Tokens tokens) {
   }
   tokens.begin = bytes.data();
   tokens.count = bytes.size() / width;
-  // Of 32-bit tokens below 65,536 every other half is 0.
+  // Of 32-bit tokens every other half is 0 where they are below 65,536, and below 256 where they are below 2^24; then
+  // some of the halves between are not.
   constexpr std::uint64_t kSeen = 4096;
-  bool looks_wide = tokens.count >= 16;
-  for (std::uint64_t at = 1; looks_wide && at < std::min(tokens.count, kSeen); at += 2) {
-    looks_wide = bytes[2 * at] == 0 && bytes[2 * at + 1] == 0;
+  bool is_small = tokens.count >= 16, is_zero = is_small, has_large = false;
+  for (std::uint64_t at = 1; is_small && at < std::min(tokens.count, kSeen); at += 2) {
+    is_small = bytes[2 * at + 1] == 0;
+    is_zero = is_zero && is_small && bytes[2 * at] == 0;
+    has_large = has_large || bytes[2 * at - 1] != 0;
   }
-  if (source.token_type == TokenType::kAuto && looks_wide) {
+  if (source.token_type == TokenType::kAuto && is_small && (is_zero || has_large)) {
     return fail(
         ErrorCode::kInvalidInput,
-        "{}: read as uint16, every other token is 0, as in a file of uint32; accepted: data.token_dtype: uint32, "
+        "{}: read as uint16, every other token is {}, as in a file of uint32; accepted: data.token_dtype: uint32, "
         "or uint16 where that is so",
-        tokens.name);
+        tokens.name, is_zero ? "0" : "below 256");
   }
   return tokens;
 }

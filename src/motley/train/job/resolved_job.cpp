@@ -231,6 +231,9 @@ Result<data::BatchSplitOptions> make_split_options(const Job& job, const cluster
                   job.batch_split.fixed.size(), format_count(cluster.workers.size(), "worker"));
     }
     options.proportions.assign(job.batch_split.fixed.begin(), job.batch_split.fixed.end());
+    for (std::size_t i = 0; i < options.limits.size(); ++i) {  // a worker may be given nothing
+      if (job.batch_split.fixed[i] == 0 && cluster.workers[i].min_samples == 0) options.limits[i].minimum = 0;
+    }
   }
   if (options.policy == data::SplitPolicy::kReplay) {
     const std::filesystem::path file = std::filesystem::path(job.batch_split.replay) / "metrics.jsonl";
