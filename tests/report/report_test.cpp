@@ -166,6 +166,66 @@ TEST(Figures, OptimumBalancesAnyWorkersAndKeepsTheirSamples) {
   }
 }
 
+// As of an elastic run, of whose ranks one was away: nobody could have been as fast in synchronising as it was.
+TEST(Figures, OptimumIsThatOfTheWorkersThatHadSamples) {
+  TypicalStep step;
+  step.workers = {{30, 0.1, 0.9, 0.2, 0.1}, {0, 0, 0, 0, 0}, {10, 0.2, 0.8, 0.3, 0}};
+  step.seconds = 1.3;
+  const auto best = compute_optimum(step);
+  ASSERT_TRUE(best);
+  EXPECT_NEAR(best->seconds, 40 / (30 / 1.0 + 10 / 1.0) + 0.2, 1e-12);
+  EXPECT_EQ(best->workers[1].total(), 0);
+  EXPECT_NEAR(best->workers[2].total(), best->seconds, 1e-12);
+}
+
+// A script that goes on at its step 500 and says its loss in every tenth step.
+report::Run make_script_run() {
+  report::Run run;
+  for (int i = 0; i < 100; ++i) {
+    StepMetrics step;
+    step.step = 500 + i;
+    step.loss = i % 10 == 9 ? 2 - 0.01 * i : std::nan("");
+    run.metrics.steps.push_back(step);
+  }
+  return run;
+}
+
+TEST(Figures, AScriptsLossIsThatOfTheStepsThatSayIt) {
+  report::Run run = make_script_run();
+  const auto loss = measure_loss(run);
+  ASSERT_TRUE(loss);
+  EXPECT_DOUBLE_EQ(loss->first, 2 - 0.09);
+  EXPECT_DOUBLE_EQ(loss->last, 2 - 0.99);
+  EXPECT_EQ(loss->kind(), LossChange::Kind::kUsual);
+  run.job = "model: cnn";  // which says each
+  EXPECT_EQ(measure_loss(run)->kind(), LossChange::Kind::kNotFinite);
+  run.job.clear();
+  for (StepMetrics& step : run.metrics.steps) step.loss = std::nan("");
+  EXPECT_FALSE(measure_loss(run));
+}
+
+TEST(Figures, AScriptsStepsAreCountedFromItsFirst) {
+  const report::Run run = make_script_run();
+  EXPECT_EQ(count_steps(run), 100);
+  EXPECT_EQ(describe_length(run, Figures()), "100 steps recorded");
+}
+
+// The second one ended before its first checkpoint, and that of the first, which it had gone on from, was damaged.
+TEST(Figures, OfAnAttemptCountTheStepsThatNoLaterOneDidAgain) {
+  report::Run run;
+  run.file.attempts.resize(3);
+  run.file.attempts[0].first_step = 1;
+  run.file.attempts[1].first_step = 13;
+  run.file.attempts[2].first_step = 11;
+  run.metrics.steps.resize(1);
+  run.metrics.steps[0].step = 20;
+  const std::vector<Attempt> attempts = list_attempts(run);
+  ASSERT_EQ(attempts.size(), 3u);
+  EXPECT_EQ(attempts[0].last_step, 10);
+  EXPECT_LT(attempts[1].last_step, attempts[1].first_step) << "none";
+  EXPECT_EQ(attempts[2].last_step, 20);
+}
+
 TEST(Report, SaysOfEachWorkerHowItIsEmulatedAndOnWhatItComputed) {
   Folder folder;
   FakeRun{.names = {"a", "b", "c", "d"}}.write(folder.path);

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -161,6 +162,15 @@ class WrittenFiles(Folder):
         job = ROOT / "examples/fashion-mnist/job.yaml"
         self.assertIn("--output: cannot write '/nowhere/p.json'", self.refuse("profile", job, "--output", "/nowhere/p.json"))
         self.assertIn("is the file of", self.refuse("simulate", *STEP, "--html", "x", "--timeline", "./x"))
+
+    def test_of_standard_output_that_lack_a_part_are_an_error(self):
+        """As on a full disk: a limit to the size of files has the same effect."""
+        with open(self.folder / "reference.md", "wb") as file:
+            done = subprocess.run([BINARY, "reference"], stdout=file, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+                                  restore_signals=False,  # Python has told the kernel not to end who goes beyond the limit
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000)))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("the file of the standard output cannot be written, and lacks a part", done.stderr)
 
 
 class Json(Folder):

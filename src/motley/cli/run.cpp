@@ -1,5 +1,6 @@
 #include "motley/cli/run.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,13 @@ int report_failure(const Error& error) {
   // There is none where it has been told to somebody else.
   if (!error.message.empty()) std::fprintf(stderr, "motley: %s%s\n", word.c_str(), error.message.c_str());
   return exit_code(error);
+}
+
+// False where the standard output is a file that has not taken all of it, as on a full disk.
+bool writes_all() {
+  struct stat output{};
+  if (::fstat(STDOUT_FILENO, &output) != 0 || !S_ISREG(output.st_mode)) return true;
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
 }
 
 // The help that was asked for with --help or --help=TOPIC; `next` is the word after --help, which may be a topic, too.
@@ -119,7 +127,9 @@ int run(int argc, const char* const* argv) {
   follow(line.general);
   try {
     const Status status = line.action();
-    return status ? 0 : report_failure(status.error());
+    if (!status) return report_failure(status.error());
+    if (writes_all()) return 0;
+    return report_failure({ErrorCode::kIo, "the file of the standard output cannot be written, and lacks a part", -1});
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "motley: error: %s\n", problem.what());
     return 1;

@@ -183,6 +183,8 @@ std::string worker_name(const Run& run, std::size_t worker) {
 
 std::int64_t count_steps(const Run& run) {
   if (run.metrics.steps.empty()) return 0;
+  // A script may go on at its own step in a new folder.
+  if (run.job.empty()) return run.metrics.steps.back().step - run.metrics.steps.front().step + 1;
   return run.metrics.steps.back().step + (run.metrics.steps.front().step == 0 ? 1 : 0);
 }
 
@@ -209,8 +211,9 @@ double count_samples(const StepMetrics& step, const Figures& figures) {
 
 std::optional<LossChange> measure_loss(const Run& run) {
   // That of the first step, before anything was learned, and the mean over the last tenth of the steps, of at most 20;
-  // a loss that is not finite counts as infinite.
-  const std::vector<StepMetrics>& steps = run.metrics.steps;
+  // a loss that is not finite counts as infinite, but for a script's, which tells it in some of the steps.
+  std::vector<StepMetrics> steps = run.metrics.steps;
+  if (run.job.empty()) std::erase_if(steps, [](const StepMetrics& step) { return !std::isfinite(step.loss); });
   const bool is_told = std::ranges::any_of(steps, [](const StepMetrics& step) { return std::isfinite(step.loss); });
   if (!is_told) return std::nullopt;
   const std::size_t count = std::clamp<std::size_t>(steps.size() / 10, 1, 20);
@@ -258,8 +261,11 @@ std::vector<Attempt> list_attempts(const Run& run) {
   std::vector<Attempt> attempts;
   for (std::size_t i = 0; i < recorded.size(); ++i) {
     const bool is_last = i + 1 == recorded.size();
+    std::int64_t again = std::numeric_limits<std::int64_t>::max();  // the first step that a later attempt did again
+    for (std::size_t later = i + 1; later < recorded.size(); ++later)
+      again = std::min(again, recorded[later].first_step);
     const double end = is_last ? run_seconds(run) : recorded[i + 1].after_seconds;
-    const std::int64_t last_step = !is_last                    ? recorded[i + 1].first_step - 1
+    const std::int64_t last_step = !is_last                    ? again - 1
                                    : run.metrics.steps.empty() ? -1
                                                                : run.metrics.steps.back().step;
     attempts.push_back({recorded[i].started, std::max(0.0, end - recorded[i].after_seconds), recorded[i].first_step,
@@ -274,7 +280,7 @@ std::optional<TypicalStep> compute_optimum(const TypicalStep& step) {
     if (worker.samples > 0 && worker.busy() <= 0) return std::nullopt;
     samples += worker.samples;
     samples_per_second += worker.samples > 0 ? worker.samples / worker.busy() : 0;
-    gradient_sync = std::min(gradient_sync, worker.gradient_sync);
+    if (worker.samples > 0) gradient_sync = std::min(gradient_sync, worker.gradient_sync);
   }
   if (samples_per_second <= 0) return std::nullopt;
   TypicalStep best;
@@ -283,7 +289,8 @@ std::optional<TypicalStep> compute_optimum(const TypicalStep& step) {
   best.steps = step.steps;
   for (const Phases& worker : step.workers) {
     const double scale = worker.samples > 0 ? busy / worker.busy() : 0;
-    best.workers.push_back({worker.samples * scale, worker.load * scale, worker.compute * scale, gradient_sync, 0});
+    best.workers.push_back({worker.samples * scale, worker.load * scale, worker.compute * scale,
+                            worker.samples > 0 ? gradient_sync : 0, 0});
   }
   return best;
 }

@@ -54,5 +54,21 @@ TEST(RunDirectory, AStartThatIsRefusedTakesNothingAway) {
   EXPECT_EQ(read(folder.path, kOld), kOld);
 }
 
+// A job that somebody has written there, and no run.
+TEST(RunDirectory, AJobWithoutARunIsNotReplaced) {
+  const TemporaryFolder folder;
+  const Files mine = {{"job.yaml", "mine"}, {"plan.json", "mine"}};
+  write(folder.path, mine);
+  for (const bool overwrite : {false, true}) {
+    const auto lock = RunDirectory(folder.path).prepare(false, overwrite);
+    ASSERT_FALSE(lock);
+    EXPECT_EQ(lock.error().code, ErrorCode::kInvalidInput);
+    EXPECT_NE(lock.error().message.find("no run that could be replaced"), std::string::npos) << lock.error().message;
+  }
+  EXPECT_EQ(read(folder.path, mine), mine);
+  EXPECT_FALSE(std::filesystem::exists(folder.path / "replaced"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path / "logs"));
+}
+
 }  // namespace
 }  // namespace motley::train

@@ -322,6 +322,24 @@ TEST_F(ElasticLoop, WhoeverJoinsWhereverTheResultIsThatOfOneRank) {
   EXPECT_GT(joined, 10);
 }
 
+// A newcomer ends in one of its first steps, after some of the others have committed it and before the rest have: these
+// know that it had no weights yet, although it is not there any more. Another one takes its place.
+TEST_F(ElasticLoop, WhatACommittedStepSaidOfANewcomerHoldsForAll) {
+  const std::uint64_t expected = expected_weights();
+  for (std::uint32_t seed = 1; seed <= 320; ++seed) {
+    SCOPED_TRACE(seed);
+    const int later = 12 + static_cast<int>(seed % 16);
+    Hub hub(seed, {{0, 3, true}, {0, 4 + later, true}});
+    const TemporaryFolder folder("/dev/shm");  // hundreds of them
+    const Outcome outcome = run_ranks(hub, folder.path, 1, seed, {2, 0, 0, 0});
+    for (const int rank : outcome.alive) {
+      const Status& done = outcome.done[static_cast<std::size_t>(rank)];
+      ASSERT_TRUE(done) << done.error().message;
+    }
+    ASSERT_EQ(hub.weights_after(kSteps), expected);
+  }
+}
+
 // One rank stays; of the others some get notice, and some end.
 TEST_F(ElasticLoop, WhoeverLeavesWheneverTheResultIsThatOfOneRank) {
   const std::uint64_t expected = expected_weights();
@@ -376,6 +394,32 @@ TEST_F(ElasticLoop, WhereAllGetNoticeTheLastOnesWriteACheckpoint) {
     ASSERT_TRUE(newest) << newest.error().message;
     EXPECT_EQ(newest->step, last);
   }
+}
+
+// All others end just then, at the same operation whichever it is, and one is replaced by a rank without the weights.
+TEST_F(ElasticLoop, WhoIsToLeaveStaysUntilANewcomerHasTheWeights) {
+  const std::uint64_t expected = expected_weights();
+  bool has_left = false;  // before it could know of the others' end
+  for (int operation = 0; operation < 100 && !has_left; ++operation) {
+    SCOPED_TRACE(operation);
+    Hub hub(1, {{0, operation, false}, {2, operation, false}, {3, operation, false}});
+    hub.await_newcomer(3);
+    const TemporaryFolder folder("/dev/shm");
+    const Outcome outcome = run_ranks(hub, folder.path, 1, 1, {0, 0, 0, 1}, {0, 3, 0, 0});
+    has_left = hub.first_to_end() == 1 || !hub.has_regrouped();
+    if (has_left) continue;
+    const Status &left = outcome.done[1], &newcomer = outcome.done[3];
+    ASSERT_FALSE(left);
+    if (newcomer) {
+      EXPECT_EQ(left.error().code, ErrorCode::kLeft) << left.error().message;
+      EXPECT_EQ(hub.weights_after(kSteps), expected);
+    } else {  // which had not made up for what it missed, when all stopped
+      EXPECT_EQ(left.error().code, ErrorCode::kInterrupted) << left.error().message;
+      EXPECT_EQ(newcomer.error().code, ErrorCode::kInterrupted) << newcomer.error().message;
+      EXPECT_TRUE(holds_checkpoint(folder.path / "checkpoint"));
+    }
+  }
+  EXPECT_TRUE(has_left);
 }
 
 TEST_F(ElasticLoop, TooFewEndWithACheckpoint) {

@@ -39,6 +39,9 @@ class Hub {
     for (int rank = 0; rank < kRanks; ++rank) members_.push_back(rank);
   }
 
+  // Once this rank has ended, the others go on only when another one asks for its place. Said before any begins.
+  void await_newcomer(int rank) { awaited_ = rank; }
+
   // Another one has this rank from now on. It may end where this thread is about to do something.
   void begin(int rank) {
     const std::lock_guard lock(mutex_);
@@ -105,6 +108,15 @@ class Hub {
     const std::lock_guard lock(mutex_);
     return dead_.contains(rank);
   }
+  // Which rank ended first, of those that did.
+  int first_to_end() const {
+    const std::lock_guard lock(mutex_);
+    return first_to_end_;
+  }
+  bool has_regrouped() const {
+    const std::lock_guard lock(mutex_);
+    return !history_.empty();
+  }
 
  private:
   struct Operation {
@@ -120,6 +132,7 @@ class Hub {
   tl::unexpected<Error> end(int rank) {
     ++calls_[rank];
     dead_.insert(rank);
+    if (first_to_end_ < 0) first_to_end_ = rank;
     waiting_.erase(rank);
     newcomers_.erase(rank);
     if (std::ranges::all_of(members_, [this](int member) { return dead_.contains(member); })) members_.clear();
@@ -136,6 +149,7 @@ class Hub {
     std::vector<int> alive;
     std::ranges::copy_if(members_, std::back_inserter(alive), [&](int rank) { return !dead_.contains(rank); });
     if (alive.empty() || !std::ranges::equal(alive, waiting_)) return;
+    if (dead_.contains(awaited_) && !newcomers_.contains(awaited_)) return;
     // Who takes a place comes after it is free.
     std::set<int> later;
     for (const int rank : newcomers_) {
@@ -159,6 +173,7 @@ class Hub {
   std::vector<int> members_;
   std::vector<std::vector<int>> history_;  // members of each epoch after the first
   std::set<int> dead_, waiting_, newcomers_, left_;
+  int awaited_ = -1, first_to_end_ = -1;  // none
   std::uint64_t epochs_[kRanks] = {};
   std::map<std::pair<int, std::vector<int>>, std::uint64_t> next_;  // by rank and who takes part
   int calls_[kRanks] = {};

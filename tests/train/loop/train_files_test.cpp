@@ -212,6 +212,20 @@ TEST(Timeline, IsDrawnByOneClock) {
   EXPECT_THAT(begins, testing::ElementsAre(std::pair(0, 0.0), std::pair(1, 1e6), std::pair(2, 2e6)));
 }
 
+// As of a run that is resumed and has nothing left to do.
+TEST(Timeline, WithoutSpansLeavesWhatIsThere) {
+  Folder folder;
+  const fs::path whole = folder.path / "timeline.json";
+  ASSERT_TRUE(write_file(whole, "of the attempt before"));
+  std::vector<TimelinePart> parts;
+  for (const int rank : {0, 1}) {
+    ASSERT_TRUE(TimelineRecorder(rank).write_part(folder.path));
+    parts.push_back({timeline_part(folder.path, rank)});
+  }
+  ASSERT_TRUE(merge_timelines(parts, whole));
+  EXPECT_EQ(*read_file(whole), "of the attempt before");
+}
+
 TEST(Timeline, SaysWhichPartIsDamaged) {
   Folder folder;
   const fs::path part = timeline_part(folder.path, 4);

@@ -384,9 +384,8 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
                                  {.may_fork = !has_measured && job.execution.device == "cpu",
                                   .count_folder = attempt != nullptr ? fs::path(attempt) : run.folder(),
                                   .quiet = request.quiet}));
-    // The worker that was to write it may have been lost when all was done.
-    const bool lacks_summary = !job.execution.elastic.empty() && !fs::exists(run.summary_file());
-    if (lacks_summary) MOTLEY_TRY(train::write_summary(run, job));
+    // The worker that was to write it may have been lost when all was done, and left that of an attempt before.
+    if (!job.execution.elastic.empty()) MOTLEY_TRY(train::write_summary(run, job));
     const std::string compared = train::compare_with_plan(run, job);
     if (!compared.empty()) view.print("plan: " + compared);
     return {};

@@ -195,7 +195,8 @@ const OptionTable<LrSchedulerSpec> kLrSchedulerOptions = {
     {{"step_size", kInteger, "step: multiply by lr_scheduler.gamma every so many steps", 1},
      &LrSchedulerSpec::step_size},
     {{"gamma", kReal, "step: the factor", 0, 1}, &LrSchedulerSpec::gamma},
-    {{"min_lr_ratio", kReal, "cosine: learning rate at the last step, as a fraction of optimizer.learning_rate", 0, 1},
+    {{"min_lr_ratio", kReal,
+      "cosine: learning rate that is reached after the last step, as a fraction of optimizer.learning_rate", 0, 1},
      &LrSchedulerSpec::min_lr_ratio},
 };
 

@@ -103,6 +103,12 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
   MOTLEY_TRY(make_folders(folder_));
   MOTLEY_ASSIGN(RunLock held, lock());
   MOTLEY_TRY(settle_replaced());  // of a start that was killed
+  if (!resume && fs::exists(job_file()) && !fs::exists(run_file()) && !fs::exists(metrics_file())) {
+    return fail(ErrorCode::kInvalidInput,
+                "'{}' holds a job.yaml, but no run that could be replaced; accepted: another folder with "
+                "--run-directory",
+                folder_.string());
+  }
   if (!resume && fs::exists(job_file())) {
     if (!overwrite) {
       return fail(ErrorCode::kInvalidInput,
@@ -236,7 +242,7 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
   const RunAttempt attempt{.started = file.started,
                            .first_step = facts.done_steps + 1,
                            .after_seconds = facts.done_seconds,
-                           .workers = static_cast<int>(cluster.workers.size())};
+                           .workers = facts.workers};
   const Result<RunFile> before = read_run_file(run.run_file());
   if (before) {
     continue_run(file, *before, attempt);

@@ -74,6 +74,7 @@ struct RunFacts {
   const planning::Plan* plan = nullptr;   // that workers follow
   std::string device = {};                // of workers for which neither cluster nor plan says it
   std::string emulated_accelerator = {};  // what workers on one compute on
+  int workers = 0;                        // that begin
 };
 
 // run.json of a run that begins, or goes on: what takes part, and on what. Of a planned run also plan.json and, where

@@ -10,6 +10,7 @@ namespace {
 
 // Of sessions of some ranks; those of an epoch have its number.
 constexpr std::uint16_t kOfFirst = 1, kOfSome = 0xfffe, kOfOne = 0xffff;
+constexpr std::uint64_t kEpochNumbers = 0x7ff0;  // below those of stages; an epoch that long ago has no connections
 
 }  // namespace
 
@@ -39,7 +40,7 @@ Result<std::vector<std::vector<int>>> ElasticSession::regroup(RankContext& conte
   for (const net::Epoch& epoch : epochs) unreported_.push_back(epoch.members);
   const net::Epoch& last = epochs.back();
   epoch_ = last.number;
-  present_ = &add_session(last.members, static_cast<std::uint16_t>(last.number));
+  present_ = &add_session(last.members, static_cast<std::uint16_t>(kOfFirst + 1 + last.number % kEpochNumbers));
   MOTLEY_ASSIGN(auto group, collective::make_group(*present_));
   group_->use(std::move(group), last.members);
   context.present = last.members;

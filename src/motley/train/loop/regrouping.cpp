@@ -108,7 +108,10 @@ Status Regrouping::give_up(Error error) {
 // With a checkpoint written, until somebody comes or goes, of which there is news then, or nobody has come in time.
 Result<bool> Regrouping::wait_for_more() {
   const auto is_change = [this](const Status& done) { return !done && survives(done.error()); };
+  const std::int64_t saved_before =
+      std::exchange(progress_.saved_step, 0);  // all save, or none: a loss may divide them
   const Status saved = loop_.save();
+  if (!saved) progress_.saved_step = saved_before;
   if (is_change(saved)) return true;
   MOTLEY_TRY(saved);
   const Deadline deadline = Deadline::after(parts_.elastic->join_seconds());
@@ -165,6 +168,11 @@ WindowParts Regrouping::cut(const Step& step) const {
     }
   }
   return parts;
+}
+
+bool Regrouping::knows_weights(int rank) const {
+  const auto has = [rank](const std::vector<int>& ranks) { return std::ranges::binary_search(ranks, rank); };
+  return (kept_.empty() || has(kept_)) && std::ranges::all_of(epochs_, has);
 }
 
 Status Regrouping::commit(std::int64_t step, const std::vector<Report>& reports) {
@@ -402,7 +410,7 @@ Status Regrouping::agree_on_duties() {
   double flags[] = {0, 0, 0, state.has_ended ? 1.0 : 0.0, state.stops ? 1.0 : 0.0};
   const unsigned duties[] = {kEvaluate, kSave, kMove};
   for (std::size_t i = 0; i < std::size(duties); ++i) flags[i] = (state.duties & duties[i]) != 0 ? 1 : 0;
-  MOTLEY_TRY(context_.group.all_reduce_sum(flags, context_.step_deadline()));
+  MOTLEY_TRY(context_.group.all_reduce_sum(flags, context_.long_deadline()));  // who takes the files over reads them
   if (flags[3] > 0 && !state.has_ended) loop_.end();
   state.stops = flags[4] > 0;  // who has done the last step later has seen others leave, and that nobody stays
   const unsigned own = std::exchange(state.duties, state.duties & ~kSharedDuties);

@@ -46,6 +46,8 @@ class Regrouping {
   WindowParts cut(const Step& step) const;
   // Whether who is there has changed since the step before this one.
   bool has_changed(std::int64_t step) const { return !epochs_.empty() && step == changed_step_; }
+  // Whether a rank that is there has had the weights since the last committed step.
+  bool knows_weights(int rank) const;
   // The step is committed, with these reports; from the next one on the window is split among who is there and has the
   // weights.
   Status commit(std::int64_t step, const std::vector<Report>& reports);

@@ -149,6 +149,7 @@ Status merge_timelines(const std::vector<TimelinePart>& files, const std::filesy
       zero = std::min(zero, span.begin);
     }
   }
+  if (zero == std::numeric_limits<double>::infinity()) return {};  // no step was recorded: what is there stays
   OrderedJson events = OrderedJson::array();
   for (Part& part : parts) add_events(events, std::move(part), zero);
   return write_trace(out, {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}});

@@ -178,18 +178,21 @@ Status TrainingLoop::reduce() {
 
 Result<AllReports> TrainingLoop::exchange_reports() {
   context_.set_phase(state_.under_way->step.number, "gathering times");
-  return gather_reports(context_.group, state_.unreported, context_.step_deadline());
+  MOTLEY_ASSIGN(AllReports all, gather_reports(context_.group, state_.unreported, context_.step_deadline()));
+  for (std::vector<Report>& reports : all) {
+    for (int rank = 0; rank < context_.size; ++rank) {
+      Report& report = reports[static_cast<std::size_t>(rank)];
+      if (!context_.is_present(rank) && report.samples == 0) report = {};  // not those of a device without time
+    }
+  }
+  return all;
 }
 
-// All have the reduced gradients.
+// All have the reduced gradients. Who commits after a rank was lost that was there when others did, commits with their
+// reports, as they are.
 Status TrainingLoop::commit(AllReports reports) {
   const Step step = state_.under_way->step;
   for (std::size_t i = 0; i < reports.size(); ++i) {
-    for (int rank = 0; rank < context_.size; ++rank) {
-      if (!context_.is_present(rank) && reports[i][static_cast<std::size_t>(rank)].samples == 0) {
-        reports[i][static_cast<std::size_t>(rank)] = {};  // not those of a device without time
-      }
-    }
     MOTLEY_TRY(check_finite(state_.unreported[i].step, reports[i]));
     MOTLEY_TRY(parts_.emulation->check(state_.unreported[i].step, reports[i]));
   }
@@ -245,10 +248,12 @@ Status TrainingLoop::do_duties() {
   return take_turn(kPart, [&] { return context_.group.barrier(context_.step_deadline()); });
 }
 
-// Others may have been lost since it was agreed who goes.
+// Others may have been lost since it was agreed who goes, and newcomers be there that still wait for the weights.
 bool TrainingLoop::leaves() const {
-  return std::ranges::binary_search(state_.leaving, context_.rank) &&
-         !std::ranges::includes(state_.leaving, context_.present);
+  const auto stays = [this](int rank) {
+    return !std::ranges::binary_search(state_.leaving, rank) && regrouping_->knows_weights(rank);
+  };
+  return std::ranges::binary_search(state_.leaving, context_.rank) && std::ranges::any_of(context_.present, stays);
 }
 
 bool TrainingLoop::goes_on_after(const Error& error) const {

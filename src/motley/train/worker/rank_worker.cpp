@@ -17,6 +17,7 @@
 #include "motley/train/job/resolved_job.h"
 #include "motley/train/job/servers.h"
 #include "motley/train/launch/launcher.h"
+#include "motley/train/records/run_file.h"
 #include "motley/train/worker/gathered_files.h"
 #include "motley/train/worker/summary.h"
 #include "motley/train/worker/worker.h"
@@ -33,6 +34,7 @@ std::vector<std::string> list_names(const cluster::Cluster& cluster) {
 // Without a sign of life a rank counts as lost, unless the job says otherwise.
 constexpr double kSilenceSeconds = 10;
 constexpr double kElasticSilenceSeconds = 1;
+constexpr double kPatienceAtEnd = 5;  // seconds, with others of an elastic run that is over
 
 // After the launcher's end nobody else ends a worker that hangs: seconds for the step under way and a checkpoint.
 constexpr unsigned kOrphanedSeconds = 60;
@@ -162,8 +164,13 @@ Status RankWorker::join_session(const std::filesystem::path& hosts, net::Session
 Status RankWorker::take_over_files(std::int64_t step) {
   std::error_code ignored;  // opening says what is wrong
   std::filesystem::create_directories(run_.folder(), ignored);
-  // Between hosts the folder may be this one's alone.
-  if (!std::filesystem::exists(run_.job_file())) MOTLEY_TRY(write_facts({}));
+  // Between hosts the folder may be this one's alone; and of a run that goes on it may tell of the attempt before.
+  const auto told = read_run_file(run_.run_file());
+  const bool is_of_before = !told || (!told->attempts.empty() && told->attempts.back().exit);
+  if (!std::filesystem::exists(run_.job_file()) || (step >= 0 && is_of_before)) {
+    MOTLEY_ASSIGN(const RunDirectory::Measured before, run_.last_measured());
+    MOTLEY_TRY(write_facts(before));
+  }
   if (step < 0) return {};
   MOTLEY_TRY(run_.roll_back_metrics(step));
   MOTLEY_ASSIGN(const RunDirectory::Measured measured, run_.last_measured());
@@ -304,7 +311,8 @@ Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
       .done_seconds = before.seconds,
       .plan = layout_ ? &layout_->plan() : nullptr,
       .device = device == "auto" ? c10::DeviceTypeName(replica_->network.device.type(), /*lower_case=*/true) : device,
-      .emulated_accelerator = nn::emulated::describe(nn::emulated::given_options())};
+      .emulated_accelerator = nn::emulated::describe(nn::emulated::given_options()),
+      .workers = static_cast<int>(context_->present.size())};
   if (layout_) {
     std::vector<std::string> by_stage;
     for (const planning::Stage& stage : layout_->plan().stages) {
@@ -451,7 +459,9 @@ Status RankWorker::finish() {
     MOTLEY_TRY(timeline_->write_part(logs));
   }
   // The ranks of an elastic run have met already, and may be gone.
-  if (!is_elastic()) MOTLEY_TRY(group_->barrier(context_->step_deadline()));
+  const double patience = is_elastic() ? std::min(kPatienceAtEnd, context_->step_seconds) : context_->step_seconds;
+  const Status met = group_->barrier(Deadline::after(patience));
+  if (!met && !is_elastic()) return met;
   ClockOffsets offsets;
   if (gathers_files()) {
     auto gathered = gather_files(*session_, run_, context_->present, context_->writer, context_->step_deadline());
