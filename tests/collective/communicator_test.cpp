@@ -12,6 +12,7 @@
 #include "motley/base/random.h"
 #include "motley/kernels/convert.h"
 #include "tests/collective/ranks.h"
+#include "tests/fewer_values.h"
 
 namespace motley::collective {
 namespace {
@@ -149,7 +150,8 @@ TEST_P(EveryTransport, AllReduceIsTheSumInTheOrderOfTheRanks) {
     SumForAll sum;
     run(size, [&](int rank, Communicator& communicator) {
       std::uint64_t operation = 0;
-      for (const std::size_t count : {0, 1, 7, 1000, 65537, 700001}) {
+      for (const std::size_t count :
+           {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{1000}, std::size_t{65537}, fewer(700001)}) {
         for (const ElementType type : kSummed) {
           for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) {
             Bytes values = make_values(type, count, rank, ++operation);
@@ -192,7 +194,7 @@ TEST_P(EveryTransport, GathersAndBroadcasts) {
   for (const int size : {2, 3}) {
     run(size, [&](int rank, Communicator& communicator) {
       std::uint64_t operation = 0;
-      for (const std::size_t count : {0, 1, 13, 3000001}) {
+      for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{13}, fewer(3000001)}) {
         const Bytes values = make_values(ElementType::kByte, count, rank, ++operation);
         Bytes all(count * size);
         ASSERT_TRUE(carry_out(communicator, {.kind = CollectiveKind::kAllGather, .input = values, .output = all}));
@@ -255,7 +257,7 @@ TEST(SharedMemoryCommunicator, ReducesItsOwnMemoryAndOthersAlike) {
   run_threads(3, true, [&](int rank, ThreadSession& session) {
     auto made = Communicator::create(session, Transport::kAuto, Deadline::after(30));
     ASSERT_TRUE(made) << made.error().message;
-    constexpr std::size_t kCount = 900001;
+    constexpr std::size_t kCount = fewer(900001);
     std::vector<std::shared_ptr<std::byte>> blocks;
     for (std::uint64_t operation = 0; operation < 12; ++operation) {
       const Bytes own = make_values(ElementType::kFloat32, kCount, rank, operation);

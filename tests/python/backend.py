@@ -381,8 +381,8 @@ if os.environ["DESTROY"] == "yes":
     dist.destroy_process_group()
 """
         for destroy in ("yes", "no"):
-            for _ in range(3):
-                for code, text in run_scripts(script, 2, fresh=True, DESTROY=destroy):
+            for fresh in (True, False, False):  # forked ones end as new ones do
+                for code, text in run_scripts(script, 2, fresh=fresh, DESTROY=destroy):
                     self.assertEqual(code, 0, text)
                     self.assertNotIn("terminate", text)
 

@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import motley
 from data_parallel import SAMPLES, Data, Net, mean_loss, weights
-from motley import _elastic, _motley
-from ranks import RanksTest, wait_until
+from motley import _elastic, _motley, _run
+from ranks import RanksTest, refuse, wait_until
 
 BATCH, STEPS_A_PASS, END = 24, 9, 240
 
@@ -417,10 +417,9 @@ class ElasticCommand(ElasticTest):
                              (["--elastic", "2:4", "--replacements", "-1"], "--replacements is -1; a number from 0 on"),
                              (["--elastic", "2:4", "--join-timeout", "60"], "--join-timeout is '60'; a duration such as")):
             with self.subTest(flags):
-                done = subprocess.run([sys.executable, "-m", "motley", "run", *flags, __file__], capture_output=True, text=True, timeout=60,
-                                      check=False)
-                self.assertEqual(done.returncode, 2)
-                self.assertIn(words, done.stderr)
+                code, _, said = refuse(_run.main, *flags, __file__)
+                self.assertEqual(code, 2)
+                self.assertIn(words, said)
 
 
 class ElasticArguments(RanksTest):

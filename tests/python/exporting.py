@@ -1,4 +1,6 @@
 """motley export: what it writes trains, resumes and pipelines like any network; what it cannot write it says."""
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -64,11 +66,11 @@ class ExportCase(Scenario):
         (self.folder / "model.py").write_text(MODELS)
 
     def export(self, *words, expect=0):
-        """By the package's command; what it said."""
-        done = subprocess.run([sys.executable, "-m", "motley", "export", *words], cwd=self.folder, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=120)
-        self.assertEqual(done.returncode, expect, done.stdout)
-        return done.stdout
+        """By the package's command, in this process; what it said."""
+        said = io.StringIO()
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            self.assertEqual(_export.main(list(words)), expect, said.getvalue())
+        return said.getvalue()
 
 
 class Exporting(ExportCase):
@@ -224,6 +226,12 @@ class ExportRefusals(unittest.TestCase):
         self.refuse(["model.py:Net", "--input", "5,x"], "list of sizes")
         self.refuse(["model.py:Net", "--input", "5:int8"], "has the type 'int8'; accepted: float32, int64, int32")
         self.refuse(["model.py:Net", "--input", "5:float32:3"], "SIZES:TYPE:BOUND with integers")
+        self.refuse(["model.py:Net", "--input", "5²"], "'5²' is not a list of sizes")
+        self.refuse(["model.py:Net", "--input", "5:int64:²"], "SIZES:TYPE:BOUND with integers")
+        self.refuse(["model.py:Net", "--input", "5:int64:0"], "SIZES:TYPE:BOUND with integers")
+        for kind, largest in (("int32", 2**31 - 1), ("int64", 2**63 - 1)):
+            self.refuse(["model.py:Net", "--input", f"5:{kind}:{largest + 1}"], "SIZES:TYPE:BOUND with integers")
+            self.assertEqual(_export.parse_input(f"5:{kind}:{largest}").bound, largest)
         self.refuse(["model.py:Net", "--input", "12", "--arguments", "3"], "object of names")
         self.refuse(["model.py:net", "--input", "12", "--arguments", '{"hidden": 3}'], "is an instance and takes none")
         self.refuse(["model.py:Net", "--input", "12", "--output", "net.pt"], "must end in .pt2")

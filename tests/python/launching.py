@@ -17,7 +17,7 @@ import slurm_cluster
 
 import motley
 from motley import _launch
-from ranks import wait_until
+from ranks import refuse, wait_until
 
 TIMES = """
 import json, os, pathlib, sys, time
@@ -137,7 +137,8 @@ class Launching(unittest.TestCase):
             with self.assertLogs("motley", "WARNING") as said:
                 self.assertEqual(_launch.main(words), 0)
             self.assertRegex(said.output[0], "warning: rank 0 wanted a processor .* busy otherwise.* What was computed is right")
-            with self.assertLogs("motley", "ERROR") as said:
+            starved = unittest.mock.patch.object(_launch, "run", return_value="rank 0 wanted a processor")
+            with starved, self.assertLogs("motley", "ERROR") as said:
                 self.assertEqual(_launch.main(["--strict", *words]), 1)
             self.assertIn("error: rank 0 wanted a processor", said.output[0])
 
@@ -146,9 +147,9 @@ class Launching(unittest.TestCase):
                              (["--workers", "3", "--emulated-speeds", "1,1"], "2 emulated speeds for 3 ranks"), ([], "say --workers"),
                              (["--workers", "0"], "--workers is 0; a number from 1 on")):
             with self.subTest(flags):
-                done = self.launch("", *flags)
-                self.assertEqual(done.returncode, 2)
-                self.assertIn(words, done.stderr)
+                code, _, said = refuse(_launch.main, *flags, __file__)
+                self.assertEqual(code, 2)
+                self.assertIn(words, said)
 
     def test_an_interrupt_ends_the_ranks(self):
         script = self.folder / "script.py"
@@ -312,10 +313,9 @@ class LaunchingOnSlurm(unittest.TestCase):
         for flags, words in ((["--sbatch=cpu"], "options of sbatch in one line"), (["--sbatch=--ntasks=2\n#SBATCH"], "in one line"),
                              (["--sbatch=--ntasks=2", "--workers=2"], "--sbatch says how many ranks there are"),
                              (["--workers=2", "--certificates"], "--certificates is for --sbatch")):
-            done = subprocess.run([sys.executable, "-m", "motley", "launch", *flags, __file__], capture_output=True, text=True, timeout=60,
-                                  check=False)
-            self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertIn(words, done.stderr)
+            code, output, said = refuse(_launch.main, *flags, __file__)
+            self.assertEqual((code, output), (2, ""))
+            self.assertIn(words, said)
 
 
 if __name__ == "__main__":

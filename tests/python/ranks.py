@@ -1,8 +1,10 @@
 """Processes that are the ranks of one process group, for tests: they start once a test class and run functions together, or, for
 what ends them, each runs a script of its own."""
 import atexit
+import contextlib
 import ctypes
 import functools
+import io
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -45,6 +47,16 @@ def serve(rank, count, folder, pipe, backend):
     dist.destroy_process_group()
 
 
+def refuse(main, *words):
+    """One of the package's commands, called in this process: its exit code, and what it wrote to its output and to its errors."""
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            code = main(list(map(str, words)))
+        except SystemExit as end:
+            code = end.code
+    return code, output.getvalue(), errors.getvalue()
+
+
 class Failed(Exception):
     """What went wrong on a rank, as (rank, type's name, message, traceback)."""
 
@@ -57,18 +69,25 @@ class RanksTest(unittest.TestCase):
     """A test class whose tests run functions of their module on `count` ranks."""
 
     count, backend = 2, "gloo"
+    is_first = True
 
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "motley"])
+        import torch._dynamo  # which an optimizer imports otherwise, in each rank
+
+        # The first class forks its ranks from this process, which has computed nothing yet; what CUDA was asked does not survive that.
+        is_first, RanksTest.is_first = RanksTest.is_first and not torch.version.cuda, False
+        context = multiprocessing.get_context("fork" if is_first else "forkserver")
+        if not is_first:
+            context.set_forkserver_preload(["torch", "motley"])
         cls.ranks = []
         for rank in range(cls.count):
             mine, theirs = context.Pipe()
             process = context.Process(target=serve, args=(rank, cls.count, cls.folder.name, theirs, cls.backend))
             process.start()
+            theirs.close()
             cls.ranks.append((process, mine))
         cls.addClassCleanup(cls.stop)
         for _, pipe in cls.ranks:
@@ -184,6 +203,8 @@ def start_ranks():
     import motley  # noqa: F401
     for line in sys.stdin:
         script, words, environments, files, timeout = json.loads(line)
+        if "DistributedDataParallel" in script or "optim" in script:
+            import torch._dynamo  # noqa: F401  (which each rank would import)
         ranks = []
         for environment, file in zip(environments, files):
             rank = os.fork()

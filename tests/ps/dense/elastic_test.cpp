@@ -14,6 +14,7 @@
 #include "motley/ps/client/server_reducer.h"
 #include "motley/ps/service/service.h"
 #include "tests/collective/ranks.h"
+#include "tests/fewer_values.h"
 #include "tests/ps/dense/servers.h"
 
 namespace motley::ps {
@@ -176,7 +177,7 @@ TEST_P(ElasticServer, WhoeverEndsWhereverTheResultIsThatOfOneWorker) {
   std::mt19937 random(7);
   constexpr int kOperations = 2 * Member::kBuckets + 1;
   std::uint64_t done = 0;
-  for (int epoch = 0; epoch < 40; ++epoch) {
+  for (int epoch = 0; epoch < static_cast<int>(fewer(40)); ++epoch) {
     SCOPED_TRACE(epoch);
     const int size = 2 + static_cast<int>(random() % 3);
     const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
