@@ -1,5 +1,5 @@
 // Real traces, made elastic, at several loads: gadget-exact with each objective beside all other policies in the same
-// simulator, with the same slots, the same network and the same stopping rule.
+// simulator, with slots of the same length, the same network and the same stopping rule.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -99,9 +99,11 @@ class Traces {
   Status at_load(const Case& one, double load, const std::vector<scheduling::Job>& jobs,
                  const scheduling::ClusterTopology& topology, double read_seconds) {
     const std::string name = load == 1 ? one.name : fmt::format("{}-load-{:g}", one.name, load);
-    std::string note =
-        fmt::format("{} jobs, {} devices, slots of {:g} s; mean hours / worst finish-time ratio / unfair:", jobs.size(),
-                    topology.devices(), one.slot_seconds);
+    std::string note = fmt::format(
+        "{} jobs, {} devices, slots of {:g} s, at whose begin alone all decide that solve for one but "
+        "gadget-exact, which also starts who waits when another ends; mean hours / worst finish-time ratio / "
+        "unfair:",
+        jobs.size(), topology.devices(), one.slot_seconds);
     report::LineChart chart;
     chart.title = name;
     chart.summary = "Mean hours to completion and the worst finish-time ratio, a mark a policy.";

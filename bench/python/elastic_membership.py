@@ -1,6 +1,7 @@
 """What it costs to be ready for losses that do not come: the demo's network on two workers as they are, with --elastic and without it, in
 short runs and groups of four, plain, elastic, elastic, plain or the other way round, in which a machine that becomes slower or faster
-cancels out. With two servers, which keep each other's state, the limit is the step without it and the time that the copies take on the
+cancels out. A group whose two runs of a kind differ by more than a fiftieth was disturbed, and is left out, whatever it says of the other
+kind. With two servers, which keep each other's state, the limit is the step without it and the time that the copies take on the
 wire.
 
     elastic_membership.py [--quick]
@@ -16,6 +17,7 @@ from elastic_job import EXAMPLES, Job, Servers
 from rows import print_rows, read_flags, row, say
 
 STEPS, WARM = 180, 20  # of a run, and of these those that do not count
+DISTURBED = 0.02  # that two runs of a kind differ by, in a group that does not count
 PARAMETERS = 162_282  # of the demo's network
 COPIED = 2 * 4 * PARAMETERS  # bytes a step that servers send each other: float32 weights and momentum
 # By the number of groups: standard errors on either side of the mean within which it is in 95 of 100 cases, as Student's t has it.
@@ -35,13 +37,19 @@ def median_step(*flags):
 
 def measure(method, groups, **kinds):
     """Elastic over plain, with the upper end of its interval, and the plain step's seconds. `kinds`: the flags of both."""
-    ratios, plain = [], []
-    for group in range(groups):
+    ratios, plain, disturbed = [], [], 0
+    while len(ratios) < groups:
+        group = len(ratios) + disturbed
+        if group == 4 * groups:
+            raise SystemExit(f"elastic: {method}: {disturbed} of {group} groups were disturbed: the machine is not idle")
         seconds = {kind: [] for kind in kinds}
         outer, inner = kinds if group % 2 else reversed(kinds)
         for kind in (outer, inner, inner, outer):
             with Servers() if method == "parameter-server" else contextlib.nullcontext() as servers:
                 seconds[kind].append(median_step(*(servers.flags if servers else ("--gradient-sync.method", method)), *kinds[kind]))
+        if any(math.log(max(both) / min(both)) > DISTURBED for both in seconds.values()):
+            disturbed += 1
+            continue
         means = {kind: statistics.geometric_mean(both) for kind, both in seconds.items()}
         ratios.append(math.log(means["elastic"] / means["plain"]))
         plain.append(means["plain"])
@@ -49,7 +57,7 @@ def measure(method, groups, **kinds):
     mean = statistics.fmean(ratios)
     error = CONFIDENCE[groups] * statistics.stdev(ratios) / math.sqrt(groups)
     note = (f"mean {math.exp(mean):.4f}, 95 % interval of {groups} groups of four runs "
-            f"{math.exp(mean - error):.4f} to {math.exp(mean + error):.4f}")
+            f"{math.exp(mean - error):.4f} to {math.exp(mean + error):.4f}; {disturbed} more were disturbed")
     return math.exp(mean + error), note, statistics.median(plain)
 
 
