@@ -65,7 +65,12 @@ class Hub {
     }
     if (is_own_thread) ++calls_[rank];
     const std::size_t all = ranks.empty() ? members_.size() : ranks.size();
-    changed_.wait(lock, [&] { return operation.here.size() == all || is_broken(rank); });
+    const auto lacks_one_who_left = [&] {
+      return std::ranges::any_of(left_, [&](int gone) { return !operation.here.contains(gone); });
+    };
+    changed_.wait(lock, [&] { return operation.here.size() == all || is_broken(rank) || lacks_one_who_left(); });
+    if (operation.here.size() < all && !is_broken(rank))
+      return fail(ErrorCode::kUnavailable, "a rank has left in order");
     if (operation.here.size() == all && !(operation.is_torn && random_() % 2 == 0)) return operation.words;
     return fail(ErrorCode::kPeerLost, "the ranks have changed");
   }

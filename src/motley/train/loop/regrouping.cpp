@@ -390,7 +390,9 @@ Status Regrouping::share_news(collective::Group& group, int root) {
   MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(last_reports_)), root, deadline));
   if (!lacks_state()) return {};
   MOTLEY_ASSIGN(news, parse_json<News>(text, "what a newcomer is told"));
-  if (!news.kept.empty() && parts_.stages == nullptr) MOTLEY_TRY(parts_.plan->keep_to(0, news.kept));
+  if (parts_.stages == nullptr) {  // also where this rank has done a step that the others have not, and kept to fewer
+    MOTLEY_TRY(parts_.plan->keep_to(0, news.kept.empty() ? all_ranks(context_.size) : news.kept));
+  }
   progress_.saved_step = news.saved_step;
   epochs_.clear();
   new_epochs_ = std::move(news.epochs);
