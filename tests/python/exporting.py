@@ -65,11 +65,15 @@ class ExportCase(Scenario):
         super().setUp()
         (self.folder / "model.py").write_text(MODELS)
 
-    def export(self, *words, expect=0):
+    def export(self, *words):
         """By the package's command, in this process; what it said."""
-        said = io.StringIO()
-        with contextlib.chdir(self.folder), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            self.assertEqual(_export.main(list(words)), expect, said.getvalue())
+        said, before = io.StringIO(), os.getcwd()
+        os.chdir(self.folder)
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                self.assertEqual(_export.main(list(words)), 0, said.getvalue())
+        finally:
+            os.chdir(before)
         return said.getvalue()
 
 

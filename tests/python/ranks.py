@@ -77,8 +77,9 @@ class RanksTest(unittest.TestCase):
         cls.addClassCleanup(cls.folder.cleanup)
         import torch._dynamo  # which an optimizer imports otherwise, in each rank
 
-        # The first class forks its ranks from this process, which has computed nothing yet; what CUDA was asked does not survive that.
-        is_first, RanksTest.is_first = RanksTest.is_first and not torch.version.cuda, False
+        # The first class forks its ranks from this process, which has computed nothing yet; devices do not survive that.
+        has_devices = bool(torch.version.cuda) or "MOTLEY_EMULATED" in os.environ
+        is_first, RanksTest.is_first = RanksTest.is_first and not has_devices, False
         context = multiprocessing.get_context("fork" if is_first else "forkserver")
         if not is_first:
             context.set_forkserver_preload(["torch", "motley"])

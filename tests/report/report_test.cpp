@@ -197,6 +197,9 @@ TEST(Figures, AScriptsLossIsThatOfTheStepsThatSayIt) {
   EXPECT_DOUBLE_EQ(loss->first, 2 - 0.09);
   EXPECT_DOUBLE_EQ(loss->last, 2 - 0.99);
   EXPECT_EQ(loss->kind(), LossChange::Kind::kUsual);
+  for (std::size_t i = 40; i < run.metrics.steps.size(); ++i) run.metrics.steps[i].loss = std::nan("");
+  EXPECT_EQ(measure_loss(run)->kind(), LossChange::Kind::kNotFinite);  // it has said none for longer than before
+  run = make_script_run();
   run.job = "model: cnn";  // which says each
   EXPECT_EQ(measure_loss(run)->kind(), LossChange::Kind::kNotFinite);
   run.job.clear();

@@ -263,6 +263,7 @@ Result<Solved> solve(const planning::Planner& planner, const std::vector<plannin
   best.answer.proved = all_proved;
   best.answer.bound = std::isfinite(bound) ? bound : 0;
   best.answer.seconds = seconds;
+  best.refused = refused.message;
   return best;
 }
 

@@ -75,6 +75,7 @@ struct Solved {
   const planning::Problem* problem = nullptr;
   planning::Answer answer;
   std::vector<planning::Rival> rivals = {};  // the best plans of the other problems
+  std::string refused = {};                  // why the planner takes some of the problems not; empty: it takes all
 };
 Result<Solved> solve(const planning::Planner& planner, const std::vector<planning::Problem>& problems,
                      const planning::Objective& objective, const SearchLimits& limits, const std::stop_token& stop,

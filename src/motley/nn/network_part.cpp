@@ -25,10 +25,11 @@ torch::Tensor packed(const Tensors& values) {
   Tensors rows;
   for (const torch::Tensor& value : values) {
     TORCH_CHECK(value.dim() > 0 && value.size(0) == values.front().size(0) &&
-                    value.is_floating_point() == values.front().is_floating_point(),
+                    (value.scalar_type() == values.front().scalar_type() ||
+                     (value.is_floating_point() && values.front().is_floating_point())),
                 "of the ", values.size(), " tensors that go from one stage to the next one has the shape ",
                 value.sizes(), " and the type ", value.scalar_type(), "; accepted: one entry of the first dimension ",
-                "for each sample, and real numbers in all or in none");
+                "for each sample, and real numbers or one type in all");
     rows.push_back(value.dim() == 1 ? value.unsqueeze(1) : value.flatten(1));
   }
   return torch::cat(rows, 1);

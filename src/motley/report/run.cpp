@@ -209,11 +209,23 @@ double count_samples(const StepMetrics& step, const Figures& figures) {
   return sum;
 }
 
+// Whether a script has told no loss for longer at the end than before: else it is not finite any more.
+static bool tells_now_and_then(const std::vector<StepMetrics>& steps) {
+  std::size_t longest = 0, silent = 0;
+  for (const StepMetrics& step : steps) {
+    if (std::isfinite(step.loss)) longest = std::max(longest, std::exchange(silent, 0));
+    silent += std::isfinite(step.loss) ? 0 : 1;
+  }
+  return silent <= longest;
+}
+
 std::optional<LossChange> measure_loss(const Run& run) {
   // That of the first step, before anything was learned, and the mean over the last tenth of the steps, of at most 20;
   // a loss that is not finite counts as infinite, but for a script's, which tells it in some of the steps.
   std::vector<StepMetrics> steps = run.metrics.steps;
-  if (run.job.empty()) std::erase_if(steps, [](const StepMetrics& step) { return !std::isfinite(step.loss); });
+  if (run.job.empty() && tells_now_and_then(steps)) {
+    std::erase_if(steps, [](const StepMetrics& step) { return !std::isfinite(step.loss); });
+  }
   const bool is_told = std::ranges::any_of(steps, [](const StepMetrics& step) { return std::isfinite(step.loss); });
   if (!is_told) return std::nullopt;
   const std::size_t count = std::clamp<std::size_t>(steps.size() / 10, 1, 20);

@@ -450,6 +450,19 @@ TEST(BatchSplitter, ShardsOfShortWindowsKeepTheMinimumToo) {
   }
 }
 
+// Memory is short for good, a minimum only in that window.
+TEST(BatchSplitter, ShardsOfShortWindowsKeepTheMaximumWhereNoSizeHasBoth) {
+  BatchSplitOptions options = options_for(4, 20);
+  options.policy = SplitPolicy::kPull;
+  options.limits.assign(4, {4, 5});
+  const auto partition = BatchSplitter::create(options);
+  ASSERT_TRUE(partition) << partition.error().message;
+  for (std::uint32_t window = 1; window <= 20; ++window) {
+    const PullPlan pull({0, window}, partition->plan(0, window)->shards);
+    for (std::uint32_t shard = 0; shard < pull.shards(); ++shard) ASSERT_LE(pull.shard(shard).size(), 5U) << window;
+  }
+}
+
 TEST(BatchSplitter, EqualSplitsEvenly) {
   BatchSplitOptions options = options_for(3, 256);
   options.policy = SplitPolicy::kEqual;

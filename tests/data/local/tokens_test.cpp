@@ -160,6 +160,9 @@ TEST_F(Tokens, SmallOnesOf16BitsAreNotTakenForHalves) {
   }
   write("train.bin", as_bytes(bytes));
   EXPECT_THAT(read(*open(), {1}).features, ElementsAre(6, 8, 10));
+  bytes[0] = 256;  // one that begins the text
+  write("train.bin", as_bytes(bytes));
+  EXPECT_THAT(read(*open(), {0}).features, ElementsAre(256, 2, 4));
   write("train.bin", as_bytes(mixed));
   EXPECT_THAT(read(*open(), {1}).features, ElementsAre(40003, 4, 40005));
 }

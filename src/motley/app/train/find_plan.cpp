@@ -243,7 +243,7 @@ planning::Planner in_any_number_of_micro_batches(const planning::Planner& planne
 }
 
 // Why there is no plan to show; where none exists, by asking for the most that the same devices can do.
-Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) {
+Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer, const std::string& refused) {
   if (finder.stop.stop_requested() && !answer.proved) {
     return {ErrorCode::kInterrupted, "interrupted before a plan was found; nothing was written", -1};
   }
@@ -266,9 +266,10 @@ Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) 
     return {ErrorCode::kInvalidInput, std::move(text), -1};
   }
   return {ErrorCode::kUnavailable,
-          fmt::format("{} found no plan for {} within {}; that does not mean that there is none: {}", question.method,
+          fmt::format("{} found no plan for {} within {}; that does not mean that there is none: {}{}", question.method,
                       planning::describe(finder.task.objective), format_seconds(answer.seconds),
-                      question.method == "exact" ? "give it longer with --time-limit" : "ask --method exact"),
+                      question.method == "exact" ? "give it longer with --time-limit" : "ask --method exact",
+                      refused.empty() ? "" : "; some numbers of micro-batches were left out: " + refused),
           -1};
 }
 
@@ -520,7 +521,7 @@ Result<planning::FoundPlan> PlanFinder::find() const {
   MOTLEY_ASSIGN(Solved solved, question.measure.empty()
                                    ? solve(*chosen, task.problems, task.objective, limits, stop, ask)
                                    : solve_by_measuring(*this, *chosen, measuring));
-  if (!solved.answer.best) return fail(explain_no_plan(*this, solved.answer));
+  if (!solved.answer.best) return fail(explain_no_plan(*this, solved.answer, solved.refused));
 
   MOTLEY_ASSIGN(planning::FoundPlan found, describe_answer(*this, std::move(solved), measuring, deadline));
   const planning::Request request = make_request(*this, found.problem);

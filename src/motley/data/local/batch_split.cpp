@@ -172,8 +172,11 @@ Result<StepPlan> BatchSplitter::plan(std::uint64_t step, std::uint32_t window) c
     return StepPlan{recorded->second, 0};
   }
   if (shards_ > 0) {
-    const std::uint32_t least = std::ranges::max(options_.limits, {}, &WorkerLimits::minimum).minimum;
-    return StepPlan{{}, std::min(shards_, std::max(1U, window / std::max(1U, least)))};
+    const std::uint32_t least = std::max(1U, std::ranges::max(options_.limits, {}, &WorkerLimits::minimum).minimum);
+    std::uint32_t most = window;
+    for (const WorkerLimits& limit : options_.limits) most = limit.maximum > 0 ? std::min(most, limit.maximum) : most;
+    const std::uint32_t fewest = (window + most - 1) / most;  // before the minimum: memory is short for good
+    return StepPlan{{}, std::max(fewest, std::min(shards_, std::max(1U, window / least)))};
   }
   if (window == options_.batch) return StepPlan{shares_, 0};
   if (options_.policy == SplitPolicy::kFixed) return StepPlan{proportional(options_.proportions, window), 0};

@@ -177,15 +177,17 @@ Result<Tokens> read_raw_tokens(const DatasetSource& source, Tokens tokens) {
   tokens.begin = bytes.data();
   tokens.count = bytes.size() / width;
   // Of 32-bit tokens every other half is 0 where they are below 65,536, and below 256 where they are below 2^24; then
-  // some of the halves between are not.
+  // most of the bytes before it are not 0.
   constexpr std::uint64_t kSeen = 4096;
-  bool is_small = tokens.count >= 16, is_zero = is_small, has_large = false;
+  bool is_small = tokens.count >= 16, is_zero = is_small;
+  std::uint64_t pairs = 0, large = 0;
   for (std::uint64_t at = 1; is_small && at < std::min(tokens.count, kSeen); at += 2) {
     is_small = bytes[2 * at + 1] == 0;
     is_zero = is_zero && is_small && bytes[2 * at] == 0;
-    has_large = has_large || bytes[2 * at - 1] != 0;
+    large += bytes[2 * at - 1] != 0 ? 1 : 0;
+    ++pairs;
   }
-  if (source.token_type == TokenType::kAuto && is_small && (is_zero || has_large)) {
+  if (source.token_type == TokenType::kAuto && is_small && (is_zero || 2 * large >= pairs)) {
     return fail(
         ErrorCode::kInvalidInput,
         "{}: read as uint16, every other token is {}, as in a file of uint32; accepted: data.token_dtype: uint32, "

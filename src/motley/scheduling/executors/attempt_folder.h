@@ -2,9 +2,8 @@
 // runs under a wrapper, the small program motley-run-attempt, whoever starts it:
 //
 //   lock    held for as long as the wrapper lives, where its host tells locks
-//   begun   the wrapper's process, and of which boot of its host; made by whoever comes first, so that the command
-//   begins
-//           once at most
+//   begun   the wrapper's process, and its host's boot; made by whoever comes first, so that the command begins once
+//           at most
 //   workers, workers.json  how many workers are asked for, and there are (motley/train/records/worker_count.h)
 //   ended   the command's exit code, or 128 + the signal that ended it, and in a second line why it could not be
 //           started, where it could not; written whole, and durable

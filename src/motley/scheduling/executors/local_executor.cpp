@@ -51,7 +51,8 @@ class LocalExecutor final : public Executor {
     if (const auto ended = read_ended(attempt)) return *ended;
     const bool had_begun = has_begun(attempt);
     const Descriptor lock(::open((attempt.folder / "lock").c_str(), O_RDONLY | O_CLOEXEC));
-    const bool is_free = lock.valid() ? ::flock(lock.get(), LOCK_SH | LOCK_NB) == 0 : errno == ENOENT;
+    const bool is_free =
+        lock.valid() ? ::flock(lock.get(), LOCK_SH | LOCK_NB) == 0 : errno == ENOENT || errno == ENOTDIR;
     if (!is_free && !(lock.valid() && errno == EWOULDBLOCK)) {  // which says nothing of who holds it
       return fail(ErrorCode::kIo, "{}: {}", (attempt.folder / "lock").string(), errno_text());
     }

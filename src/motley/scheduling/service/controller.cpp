@@ -267,10 +267,10 @@ void Controller::add_live(int id, Capacity* free) {
   has_changed_ = true;
 }
 
-// Counts what a job has had and done until now, as far as its attempt runs: not while it waits for its target's
-// devices.
+// Counts what a job has had and done until now, as far as its attempt runs: not while it ends, nor while it waits for
+// its target's devices.
 void Controller::settle(std::size_t place, double now) {
-  if (record(live_[place].id).state == JobState::kPending) {
+  if (record(live_[place].id).state != JobState::kRunning) {
     progress_[place].since = now;
     return;
   }

@@ -100,15 +100,17 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
   if (resume && !fs::exists(job_file()) && !fs::exists(replaced_folder())) {
     return fail(ErrorCode::kInvalidInput, "--resume: '{}' holds no run (there is no job.yaml in it)", folder_.string());
   }
-  MOTLEY_TRY(make_folders(folder_));
-  MOTLEY_ASSIGN(RunLock held, lock());
-  MOTLEY_TRY(settle_replaced());  // of a start that was killed
-  if (!resume && fs::exists(job_file()) && !fs::exists(run_file()) && !fs::exists(metrics_file())) {
+  const bool is_of_run = fs::exists(run_file()) || fs::exists(metrics_file()) || fs::exists(tried_job_file()) ||
+                         fs::exists(replaced_folder());
+  if (!resume && fs::exists(job_file()) && !is_of_run) {
     return fail(ErrorCode::kInvalidInput,
                 "'{}' holds a job.yaml, but no run that could be replaced; accepted: another folder with "
                 "--run-directory",
                 folder_.string());
   }
+  MOTLEY_TRY(make_folders(folder_));
+  MOTLEY_ASSIGN(RunLock held, lock());
+  MOTLEY_TRY(settle_replaced());  // of a start that was killed
   if (!resume && fs::exists(job_file())) {
     if (!overwrite) {
       return fail(ErrorCode::kInvalidInput,
