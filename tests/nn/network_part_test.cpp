@@ -261,7 +261,7 @@ TEST(NetworkPart, RefusesRealNumbersAndIntegersBetweenParts) {
   const auto part = take_part(std::make_unique<TwoValues>(torch::kInt64), {"split", "join"}, 0, 0);
   ASSERT_FALSE(part);
   EXPECT_EQ(part.error().code, ErrorCode::kInvalidInput);
-  EXPECT_THAT(part.error().message, HasSubstr("real numbers in all or in none"));
+  EXPECT_THAT(part.error().message, HasSubstr("real numbers or one type in all"));
 }
 
 TEST(NetworkPart, RefusesAnotherNetworksNames) {
