@@ -1,6 +1,6 @@
 """What it costs to be ready for losses that do not come: the demo's network on two workers as they are, with --elastic and without it, in
 short runs and groups of four, plain, elastic, elastic, plain or the other way round, in which a machine that becomes slower or faster
-cancels out. A group whose two runs of a kind differ by more than a fiftieth was disturbed, and is left out, whatever it says of the other
+cancels out. A group whose two runs of a kind differ by more than a twentieth was disturbed, and is left out, whatever it says of the other
 kind. With two servers, which keep each other's state, the limit is the step without it and the time that the copies take on the
 wire.
 
@@ -17,7 +17,7 @@ from elastic_job import EXAMPLES, Job, Servers
 from rows import print_rows, read_flags, row, say
 
 STEPS, WARM = 180, 20  # of a run, and of these those that do not count
-DISTURBED = 0.02  # that two runs of a kind differ by, in a group that does not count
+DISTURBED = 0.05  # that two runs of a kind differ by, in a group that does not count
 PARAMETERS = 162_282  # of the demo's network
 COPIED = 2 * 4 * PARAMETERS  # bytes a step that servers send each other: float32 weights and momentum
 # By the number of groups: standard errors on either side of the mean within which it is in 95 of 100 cases, as Student's t has it.
