@@ -71,6 +71,16 @@ const char* to_string(SplitPolicy policy) {
   return kPolicyNames[static_cast<std::size_t>(policy)].second;
 }
 
+// What a shard's size is to be within, whichever worker pulls it; one that may take nothing is not there.
+static WorkerLimits find_shard_limits(std::span<const WorkerLimits> workers) {
+  WorkerLimits shard;
+  for (const WorkerLimits& worker : workers) {
+    shard.minimum = std::max(shard.minimum, worker.minimum);
+    if (worker.maximum > 0) shard.maximum = std::min(shard.maximum, worker.maximum);
+  }
+  return shard;
+}
+
 Result<BatchSplitter> BatchSplitter::create(BatchSplitOptions options) {
   const std::size_t workers = options.limits.size();
   if (workers == 0 || options.batch == 0) {
@@ -103,10 +113,9 @@ Result<BatchSplitter> BatchSplitter::create(BatchSplitOptions options) {
   }
   const std::vector<double> weights = is_given ? options.proportions : std::vector<double>(workers, 1.0);
   std::uint32_t chosen = options.shards > 0 ? options.shards : kShardsPerWorker * static_cast<std::uint32_t>(workers);
-  if (options.policy == SplitPolicy::kPull) {  // whichever worker pulls a shard, its size is within all limits
-    const std::uint32_t least = std::max(1U, std::ranges::max(options.limits, {}, &WorkerLimits::minimum).minimum);
-    const std::uint32_t most = std::ranges::min(options.limits, {}, &WorkerLimits::maximum).maximum;
-    const std::uint64_t fewest = most == 0 ? options.batch + 1ULL : (options.batch + (most - 1ULL)) / most;
+  if (options.policy == SplitPolicy::kPull) {
+    const auto [least, most] = find_shard_limits(options.limits);
+    const std::uint64_t fewest = (options.batch + (most - 1ULL)) / most;
     if (fewest > options.batch / least) {
       return fail(ErrorCode::kInvalidInput,
                   "batch_split: work-queue: no equal shards of {} samples have at least {} and at most {} samples, as "
@@ -172,10 +181,8 @@ Result<StepPlan> BatchSplitter::plan(std::uint64_t step, std::uint32_t window) c
     return StepPlan{recorded->second, 0};
   }
   if (shards_ > 0) {
-    const std::uint32_t least = std::max(1U, std::ranges::max(options_.limits, {}, &WorkerLimits::minimum).minimum);
-    std::uint32_t most = window;
-    for (const WorkerLimits& limit : options_.limits) most = limit.maximum > 0 ? std::min(most, limit.maximum) : most;
-    const std::uint32_t fewest = (window + most - 1) / most;  // before the minimum: memory is short for good
+    const auto [least, most] = find_shard_limits(options_.limits);
+    const auto fewest = static_cast<std::uint32_t>((window + (most - 1ULL)) / most);  // memory is short for good
     return StepPlan{{}, std::max(fewest, std::min(shards_, std::max(1U, window / least)))};
   }
   if (window == options_.batch) return StepPlan{shares_, 0};
