@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import logging
 import numbers
 import os
@@ -262,8 +263,8 @@ def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] |
     _log.info("starting %s%s", "1 rank" if workers == 1 else f"{workers} ranks", "" if rates is None else
               f"; at emulated speeds they have {', '.join(f'{rate:.2g}' for rate in rates)} of a processor")
     port = _free_port()
-    ready, say_ready = os.pipe()  # a byte of each rank that has imported PyTorch
-    wait, go = os.pipe()  # closed when they may begin
+    ready, say_ready = _open_pipe()  # a byte of each rank that has imported PyTorch
+    wait, go = _open_pipe()  # closed when they may begin
     ranks: list[Process] = []
     try:
         for rank in range(workers):
@@ -272,20 +273,27 @@ def run(command: Sequence[str], workers: int, emulated_speeds: Sequence[float] |
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             if emulated_speeds is not None:
                 variables["MOTLEY_EMULATED_SPEED"] = f"{emulated_speeds[rank]:g}"  # for the run directory
-            ranks.append(_start.start(command, variables, [], (say_ready, wait), fork=fork))
+            ranks.append(_start.start(command, variables, [], (say_ready.fileno(), wait.fileno()), fork=fork))
         _wait_until_ready(ready, ranks)
         pacer = _motley.ProcessPacer([(rank.pid, rate) for rank, rate in zip(ranks, rates)]) if rates is not None else None
-        os.close(go)
-        go = -1
+        go.close()
         return _watch(ranks, pacer)
+    except KeyboardInterrupt:
+        interrupt(ranks)
+        raise
     finally:
         for process in ranks:
             if process.returncode is None:
                 process.kill()
                 process.wait()
-        for pipe in (ready, say_ready, wait, go):
-            if pipe >= 0:
-                os.close(pipe)
+        for end in (ready, say_ready, wait, go):
+            end.close()
+
+
+def _open_pipe() -> tuple[io.FileIO, io.FileIO]:
+    """The end to read from and that to write to. Each knows whether it is closed, so that an interrupt may come at any time."""
+    reading, writing = os.pipe()
+    return io.FileIO(reading, "r"), io.FileIO(writing, "w")
 
 
 def _rates(workers: int, speeds: Sequence[float]) -> list[float]:
@@ -308,15 +316,12 @@ def _free_port() -> int:
             return port
 
 
-def _wait_until_ready(ready: int, ranks: list[Process]) -> None:
+def _wait_until_ready(ready: io.FileIO, ranks: list[Process]) -> None:
     """Until each rank has imported PyTorch and is about to run the script."""
-    os.set_blocking(ready, False)
+    os.set_blocking(ready.fileno(), False)
     deadline, count = time.monotonic() + _STARTED, 0
     while count < len(ranks):
-        try:
-            count += len(os.read(ready, len(ranks)))
-        except BlockingIOError:
-            pass
+        count += len(ready.read(len(ranks)) or b"")
         if any(_peek(rank) is not None for rank in ranks):
             _end(ranks)
             raise LaunchError("a rank ended before it began")
@@ -336,9 +341,6 @@ def _watch(ranks: list[Process], pacer: Any) -> str:
                 for index, rank in enumerate(ranks):
                     waited[index] = max(waited[index], _motley.seconds_without_processor(rank.pid) - starved[index])
             time.sleep(0.05)
-    except KeyboardInterrupt:
-        interrupt(ranks)
-        raise
     finally:
         if pacer is not None:
             pacer.stop()

@@ -1,5 +1,6 @@
 """motley launch: ranks, their ends, and speeds that are emulated from outside."""
 import importlib.util
+import inspect
 import json
 import operator
 import os
@@ -16,7 +17,7 @@ import warnings
 import slurm_cluster
 
 import motley
-from motley import _launch
+from motley import _launch, _start
 from ranks import refuse, wait_until
 
 TIMES = """
@@ -161,6 +162,43 @@ class Launching(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, errors)
+
+    def test_an_interrupt_may_come_at_any_line(self):
+        """Whatever the launcher is at: its ranks are ended, its pipes are closed, and nothing else is raised."""
+        started = []
+
+        def start(command, variables, keep, pipes, *, fork):
+            ready, wait = pipes
+            started.append(subprocess.Popen(["bash", "-c", f"echo -n . >&{ready}; exec {ready}>&-; read <&{wait}; exec sleep 300"],
+                                            pass_fds=pipes))
+            return started[-1]
+
+        def trace(frame, event, _):
+            if frame.f_code is not _launch.run.__code__:
+                return None
+            if event == "line" and frame.f_lineno == line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        first = _launch.run.__code__.co_firstlineno
+        source = inspect.getsource(_launch.run).splitlines()
+        begin, end = (next(number for number, text in enumerate(source, first) if text == word) for word in ("    try:", "    finally:"))
+        lines = {line for _, _, line in _launch.run.__code__.co_lines() if line and begin < line < end}
+        lines -= set(range(first + source.index("    except KeyboardInterrupt:"), end))  # the answer to an interrupt
+        self.assertGreater(len(lines), 8)
+        with unittest.mock.patch.object(_start, "start", start), unittest.mock.patch.object(_launch, "_PATIENCE", 0.01):
+            for line in sorted(lines):
+                with self.subTest(source[line - first].strip()):
+                    before = set(os.listdir("/proc/self/fd"))
+                    with self.assertRaises(KeyboardInterrupt):
+                        sys.settrace(trace)
+                        try:
+                            _launch.run(["script.py"], 2, [1, 1], fork=False)
+                        finally:
+                            sys.settrace(None)
+                    self.assertEqual(set(os.listdir("/proc/self/fd")), before)
+                    self.assertTrue(all(process.poll() is not None for process in started))
 
     def test_no_script(self):
         done = subprocess.run([sys.executable, "-m", "motley", "launch", "--workers", "1", "nowhere.py"], cwd=self.folder,
