@@ -252,8 +252,8 @@ endfunction()
 
 # motley_unittests(NAME FILES file... [ENVIRONMENT variable=value...] [LABELS label...] [TIMEOUT seconds])
 #
-# Registers each class of Python's unittest in these files of the current folder with ctest, as NAME_CLASS. A class that
-# says `alone = "why"` is not run beside another one that does.
+# Registers each class of Python's unittest in these files of the current folder with ctest, as NAME_CLASS, or a file that says
+# `together = "why"` as NAME_FILE. A class that says `alone = "why"` is not run beside another one that does.
 function(motley_unittests name)
   cmake_parse_arguments(TEST "" "TIMEOUT" "FILES;ENVIRONMENT;LABELS" ${ARGN})
   set(runner "${CMAKE_SOURCE_DIR}/tests/unittests.py")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs Python's unittests for ctest, a class at a time, and writes their results as GoogleTest does.
 
-    unittests.py list FILE...            a line for each class that has tests: MODULE.CLASS, and `alone` if it asks for that
-    unittests.py run MODULE.CLASS XML    runs it; the module is found in the current folder
+    unittests.py list FILE...               a line for each class that has tests: MODULE.CLASS, and `alone` if it asks for that;
+                                            MODULE for all of a file that has a line such as `together = "why"`
+    unittests.py run MODULE[.CLASS] XML     runs it; the module is found in the current folder
 """
 import ast
 import pathlib
@@ -15,13 +16,23 @@ import xml.etree.ElementTree as tree
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def classes(file):
-    """The classes of a file that have tests of their own, each with the names that its body assigns."""
-    for node in ast.parse(file.read_text(), file).body:
+def assigned(body):
+    """The names to which these statements assign."""
+    targets = [target for item in body if isinstance(item, ast.Assign) for target in item.targets]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def programs(file):
+    """What is run as a program of its own: the classes of a file that have tests of their own, each with the names that its body assigns,
+    or all of it."""
+    body = ast.parse(file.read_text(), file).body
+    if "together" in assigned(body):
+        yield file.stem, set()
+        return
+    for node in body:
         if isinstance(node, ast.ClassDef):
             if any(isinstance(item, ast.FunctionDef) and item.name.startswith("test") for item in node.body):
-                targets = [target for item in node.body if isinstance(item, ast.Assign) for target in item.targets]
-                yield node.name, {target.id for target in targets if isinstance(target, ast.Name)}
+                yield f"{file.stem}.{node.name}", assigned(node.body)
 
 
 class Result(unittest.TextTestResult):
@@ -70,7 +81,8 @@ def run(name, output):
     root = tree.Element("testsuites")
     element = tree.SubElement(root, "testsuite", name=name)
     for test, (_, seconds, outcome, message) in result.cases.items():
-        case = tree.SubElement(element, "testcase", classname=name, name=test.rsplit(".", 1)[-1], time=f"{seconds:.3f}")
+        place, _, test_name = test.rpartition(".")
+        case = tree.SubElement(element, "testcase", classname=place, name=test_name, time=f"{seconds:.3f}")
         if outcome is not None:
             tree.SubElement(case, outcome, message=_NOT_IN_XML.sub("?", message))
     pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
@@ -81,8 +93,8 @@ def run(name, output):
 def main(command, *arguments):
     if command == "list":
         for file in map(pathlib.Path, arguments):
-            for name, assigned in classes(file):
-                print(f"{file.stem}.{name}", *(["alone"] if "alone" in assigned else []))
+            for name, names in programs(file):
+                print(name, *(["alone"] if "alone" in names else []))
         return 0
     return run(*arguments)
 

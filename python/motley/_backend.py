@@ -34,7 +34,6 @@ os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 atexit.register(_motley.shutdown_backends)
 
 NAME = motley_backend.NAME
-_made: dict[str, Any] = {}  # what backends of several ranks were made with, by the group's name
 _TRANSPORTS = ("auto", "tcp")
 _MAKING = "motley: making a process group"
 _GLANCE = 1.0  # seconds between looks at whether a rank that is waited for has another backend
@@ -66,16 +65,15 @@ def create(options: Any) -> Any:
         return make_group_until_let_in(options)
     if size == 1:
         return _motley.Backend(rank, _ranks(options), timeout, None, _make_gloo(options.store, rank, size, timeout, True), "")
-    backend = _motley.Backend(rank, _ranks(options), timeout, *_meet(options))
-    _made[options.group_id] = options
-    return backend
+    return _motley.Backend(rank, _ranks(options), timeout, *_meet(options))
 
 
 def renew(group: dist.ProcessGroup | None) -> None:
     """Begins again, with new connections, after a rank gave up. All ranks call it, and none before all know of that."""
-    backend = find(group)
-    assert backend is not None
-    options = _made[(group or dist.group.WORLD).group_name]  # type: ignore[union-attr]
+    own: Any = group or dist.group.WORLD
+    backend: Any = find(own)
+    store = dist.distributed_c10d._world.pg_map[own][1]  # which lives as long as the group does
+    options = Options(store, own.rank(), own.size(), backend.options._timeout, dist.get_process_group_ranks(own), own.group_name)
     backend.renew(_ranks(options), options.timeout.total_seconds(), *_meet(options))
 
 
@@ -162,7 +160,8 @@ def _wait_for_all(outer: Store, store: Store, ranks: list[int], rank: int, timeo
     waits = [index for index in range(len(ranks)) if index != rank]
     while waits:
         # What gloo's connections are made by: a rank that has written it waits for others that do.
-        if foreign := [str(ranks[index]) for index in waits if outer.check([f"0/{index}"])]:
+        # Where this rank has written it, too, that was in a group before this one, which had the same store.
+        if not outer.check([f"0/{rank}"]) and (foreign := [str(ranks[index]) for index in waits if outer.check([f"0/{index}"])]):
             raise dist.DistBackendError(f"{_MAKING}: rank {', '.join(foreign)} has the backend gloo, and this rank {NAME}; accepted: the "
                                         "same backend on all ranks")
         left = deadline - time.monotonic()

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import FakeProcessGroup, Store, TCPStore
 
-VARIABLE = "MOTLEY_ELASTIC"  # the connection's descriptor, the rank's place, and how it came in
+VARIABLE = "MOTLEY_ELASTIC"  # the launcher's process, the connection's descriptor, the rank's place, and how it came in
 REPLACEMENT = "replacement"
 _PR_SET_PDEATHSIG = 1
 
@@ -90,10 +90,10 @@ class Launcher:
 
 @functools.cache
 def find_launcher() -> Launcher | None:
-    """None where ``motley run --elastic`` has not started this process."""
-    if VARIABLE not in os.environ:
+    """None where ``motley run --elastic`` has not started this process; one that a rank has started is none of the job's."""
+    launcher, descriptor, place, kind = os.environ.get(VARIABLE, "0 0 0 none").split()
+    if int(launcher) != os.getppid():
         return None
-    descriptor, place, kind = os.environ[VARIABLE].split()
     return Launcher(int(descriptor), int(place), kind)
 
 

@@ -41,6 +41,13 @@ def set_random_state(device: torch.device, state: torch.Tensor | None) -> None:
         find_module(device).set_rng_state(state, device)
 
 
+def seed_random(devices: Iterable[torch.device], seed: int) -> None:
+    """Of the CPU's generator and of these devices', and no others."""
+    torch.default_generator.manual_seed(seed)
+    for device in devices:
+        set_random_state(device, torch.Generator(device).manual_seed(seed).get_state() if device.type != "cpu" else None)
+
+
 def fork_random(devices: Iterable[torch.device]) -> AbstractContextManager[None]:
     """Puts the states of the CPU's generator and of these devices' back in the end. All are of one kind."""
     accelerators = sorted({device for device in devices if device.type != "cpu"}, key=str)

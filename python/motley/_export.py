@@ -104,13 +104,13 @@ def _export_command(given: argparse.Namespace) -> str:
     for flag, file in (("--output", output), ("--job", job)):
         if file.exists() and not given.overwrite:
             raise ExportError(f"{flag}: '{file}' exists; accepted: another file, or --overwrite to replace it")
+        _make_aside(flag, file).unlink()  # where it cannot be written, nothing is
     module = build(load_object(path, name), arguments, given.model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parameters, outputs = export(module, inputs, output)
-    path_in_job = Path(os.path.relpath(output, job.parent))
-    text = _job_text(job, path_in_job, inputs[0], outputs)
-    _write(job, lambda file: file.write_text(text))
+    text = _job_text(job, Path(os.path.relpath(output, job.parent)), inputs[0], outputs)
+    _write("--job", job, lambda file: file.write_text(text))
     told = f"wrote {output} ({parameters} parameters, {outputs[-1]} outputs) and {job}"
     return f"{told}; say there which data to train on, where it says 'replace'" if "# replace" in text else told
 
@@ -219,7 +219,7 @@ def export(module: torch.nn.Module, inputs: Sequence[Input], output: Path) -> tu
         torch.export.save(program, file)
         _compare(net, torch.export.load(file), tuple(one.batch(_SAMPLES - 1) for one in inputs))
 
-    _write(output, save)
+    _write("--output", output, save)
     net.load_state_dict(state)
     return sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad), outputs
 
@@ -323,20 +323,32 @@ def _evaluated(program: torch.export.ExportedProgram) -> torch.nn.Module:
     return module
 
 
-def _write(path: Path, writer: Callable[[Path], Any]) -> None:
-    """Has ``writer`` write a file aside, which takes the place of ``path`` once it is whole."""
+def _write(flag: str, path: Path, writer: Callable[[Path], Any]) -> None:
+    """Has ``writer`` write a file aside, which takes the place of ``path``, the flag's, once it is whole.
+
+    Raises:
+        ExportError: it cannot be written.
+    """
+    aside = _make_aside(flag, path)
+    try:
+        writer(aside)
+        os.chmod(aside, 0o644)
+        os.replace(aside, path)
+    except OSError as problem:
+        raise ExportError(f"{flag}: '{path}' cannot be written: {problem.strerror or problem}") from problem
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _make_aside(flag: str, path: Path) -> Path:
+    """An empty file beside ``path``, the flag's. Raises ExportError where none can be made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.stem + ".", suffix=path.suffix)
     except OSError as problem:
-        raise ExportError(f"--output: '{path}' cannot be written: {problem.strerror}") from problem
+        raise ExportError(f"{flag}: '{path}' cannot be written: {problem.strerror}") from problem
     os.close(handle)
-    try:
-        writer(Path(aside))
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-    finally:
-        Path(aside).unlink(missing_ok=True)
+    return Path(aside)
 
 
 def _is_of_packages(file: str) -> bool:

@@ -224,6 +224,9 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), *, workers: i
             if not trace.exists():
                 raise
             raise LaunchError(f"{problem}\n\n{trace.read_text()}", problem.code, problem.rank) from None
+        for rank in range(count):
+            if not Path(folder, f"{rank}.result").exists():
+                raise LaunchError(f"rank {rank} ended by sys.exit before its function returned; accepted: one that returns", 1, rank)
         return [pickle.loads(Path(folder, f"{rank}.result").read_bytes()) for rank in range(count)]
 
 

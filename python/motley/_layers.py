@@ -157,10 +157,10 @@ def unchanged(module: torch.nn.Module, *, with_parameters: bool = False) -> Iter
 
 
 @contextlib.contextmanager
-def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """The module in evaluation mode; the modes of its parts are put back in the end."""
+def in_mode(module: torch.nn.Module, *, training: bool) -> Iterator[None]:
+    """The module in training or in evaluation mode; the modes of its parts are put back in the end."""
     modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+    module.train(training)
     try:
         yield
     finally:
@@ -171,7 +171,7 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
 def _outcome(module: torch.nn.Module, layers: list[Callable[..., Any]],
              inputs: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], dict[str, torch.Tensor | None]]:
     """The tensors that the layers, one after the other, compute, and the gradients of the module's parameters for a sum of them."""
-    torch.manual_seed(0)
+    _devices.seed_random({parameter.device for parameter in module.parameters()}, 0)
     before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     with torch.enable_grad():
         value = run_layers(layers, tuple(tensor.clone() for tensor in inputs))

@@ -336,6 +336,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _yield_batches(self) -> Iterator[Any]:
         batches = self._begin_pass()
+        self._note_pass(is_open=True)
         sent: tuple[_Step, PendingRows, Ranks] | None = None  # what was measured in the step before the last one
         upcoming: list[Any] = []
         try:
@@ -358,6 +359,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     if sent:
                         self._learn(*sent)
                         sent = None
+                    for weight in self._weights:
+                        weight.end_pass()
+                    self._note_pass(is_open=False)
                     break
                 drawn = self._drawn.popleft()
                 if not self._fits(drawn.step.split):
@@ -376,6 +380,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if sent and sent[2] is self._ranks:
                 with self._noting_lost_ranks():
                     sent[1].wait()  # nothing is on its way when a process ends or another loader speaks
+
+    def _note_pass(self, *, is_open: bool) -> None:
+        if self._run is not None:
+            self._run.is_in_pass = is_open
 
     @contextlib.contextmanager
     def _noting_lost_ranks(self) -> Iterator[None]:

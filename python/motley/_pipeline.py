@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from . import _motley
 from ._arguments import name_type
-from ._layers import Chain, Layer, cut, evaluation_mode
+from ._layers import Chain, Layer, cut, in_mode
 from ._pipeline_step import Evaluation, Step
 from ._planning import Document, list_proportions, read_plan
 from ._profile import check_example, read_device
@@ -121,7 +121,7 @@ class _Parts:
 def _cut_for_evaluation(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], chain: Chain) -> tuple[list[Layer], str]:
     """The layers in evaluation mode, in which functions such as dropout do something else; none, and why, where they are others."""
     try:
-        with evaluation_mode(model):
+        with in_mode(model, training=False):
             evaluated = cut(model, inputs, chain.name)
     except Exception as problem:  # of the user's module: whatever it raises
         return [], f"it fails in evaluation mode: {problem}"
@@ -578,7 +578,7 @@ class Pipeline:
         if fn is not None and not callable(fn):
             raise ValueError(f"fn: {name_type(fn)}; accepted: a function of outputs and targets")
         evaluation = Evaluation(self, inputs, targets, self._loss if fn is None else fn)
-        with self._links.failing_together(evaluation.rows), evaluation_mode(self._model), torch.no_grad():
+        with self._links.failing_together(evaluation.rows), in_mode(self._model, training=False), torch.no_grad():
             return evaluation.run()
 
     def _synchronise(self, before: list[torch.Tensor | None], rows: int, batch: int) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import logging
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -202,8 +203,8 @@ def _keywords(given: Mapping[str, Any]) -> dict[str, str | list[str]]:
 def _text(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float)) and key in _DURATIONS:
-        return f"{value!r}s"
+    if isinstance(value, numbers.Real) and key in _DURATIONS:  # NumPy's, too
+        return f"{float(value)!r}s"
     return str(value)
 
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from . import _devices, _motley
 from ._arguments import name_type
-from ._layers import Chain, as_tuple, cut, take_rows, unchanged
+from ._layers import Chain, as_tuple, cut, in_mode, take_rows, unchanged
 from ._results import Profile
 
 _WARM_PASSES, _LEAST_ROUNDS, _MOST_ROUNDS = 2, 5, 50
@@ -73,17 +73,11 @@ def profile(model: torch.nn.Module, example_inputs: torch.Tensor | Sequence[torc
     others = _check_scale(scale or {}, kind)
     _motley.keep_freed_memory()
     began, watch = time.perf_counter(), _motley.ProcessorWatch()
-    was_training = model.training
-    try:
-        with unchanged(model, with_parameters=True), torch.enable_grad():
-            model.train()
-            chain = cut(model, inputs, name or type(model).__name__)
-            graph = _describe(model, chain, inputs)
-            passes = _Passes(model, chain, inputs, targets, loss, optimizer)
-            times = _measure(passes, graph, sizes, seconds, began)
-    finally:
-        if not was_training:
-            model.eval()
+    with unchanged(model, with_parameters=True), in_mode(model, training=True), torch.enable_grad():
+        chain = cut(model, inputs, name or type(model).__name__)
+        graph = _describe(model, chain, inputs)
+        passes = _Passes(model, chain, inputs, targets, loss, optimizer)
+        times = _measure(passes, graph, sizes, seconds, began)
     return _assemble(model, chain, graph, times, kind, others, _describe_noise(times, watch), complete=len(times.series) == len(sizes))
 
 

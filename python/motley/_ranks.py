@@ -24,7 +24,8 @@ from . import _backend
 from ._arguments import check_group
 
 Value = TypeVar("Value")
-_side_groups: dict[dist.ProcessGroup, Any] = {}  # backends, by the group whose ranks they have
+# Backends, by the group whose ranks they have; with it goes its store, on whose port the next group of all ranks may have its own.
+_side_groups: weakref.WeakKeyDictionary[dist.ProcessGroup, Any] = weakref.WeakKeyDictionary()
 _all: weakref.WeakSet[Ranks] = weakref.WeakSet()
 # What the last messages were made of: a thread of gloo lets it go a little after a message is over, see _release().
 _recent: collections.deque[torch.Tensor] = collections.deque(maxlen=64)

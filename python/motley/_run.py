@@ -111,6 +111,7 @@ class _Job:
     looked_at: float = 0.0
     store: Process | None = None  # of the ranks' process groups
     port: int = 0  # of it
+    is_asked: bool = False  # to end
 
     def run(self) -> None:
         """Raises LaunchError where a rank failed or too few are left."""
@@ -123,7 +124,7 @@ class _Job:
             if self.failure is not None:
                 raise self.failure
             if not self.finished:
-                raise LaunchError(f"all ranks have left, as they were asked to; {self._describe_state()}", 130)
+                raise self._has_left()
         except KeyboardInterrupt:
             _launch.interrupt([rank.process for rank in self._all()])
             raise
@@ -139,8 +140,11 @@ class _Job:
     def _all(self) -> list[_Rank]:
         return self.members + self.newcomers + self.leaving
 
+    def _has_left(self) -> LaunchError:
+        return LaunchError(f"all ranks have left, as they were asked to; {self._describe_state()}", 130)
+
     def _ask_all_to_leave(self) -> None:
-        self.replacements = 0
+        self.is_asked, self.replacements = True, 0
         for rank in self.newcomers:
             rank.process.kill()
         for rank in self.members:
@@ -152,6 +156,8 @@ class _Job:
         self.store, self.port = _start_store()
         for place in range(self.workers):
             self.members.append(self._start(place, "first"))
+        if self.is_asked:  # while they were being started
+            raise self._has_left()
 
     def _stop_store(self) -> None:
         if self.store is not None:
@@ -164,7 +170,7 @@ class _Job:
             variables = {
                 "RANK": str(place), "LOCAL_RANK": str(place), "WORLD_SIZE": str(self.workers), "LOCAL_WORLD_SIZE": str(self.workers),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
-                VARIABLE: f"{theirs.fileno()} {place} {kind}"}
+                VARIABLE: f"{os.getpid()} {theirs.fileno()} {place} {kind}"}
             process = _start.start(self.command, variables, [theirs.fileno()], None, fork=True)
         finally:
             theirs.close()

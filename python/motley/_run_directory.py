@@ -41,6 +41,8 @@ class RunDirectory:
     def __init__(self, folder: str | os.PathLike[str], workers: list[Worker], *, resumed_at: int | None, **facts: Any) -> None:
         self._folder = pathlib.Path(folder)
         self._reason, self._is_lost, self._is_interrupted = "", False, False
+        self._error_before = getattr(sys, "last_value", None)  # of an interactive session, which went on
+        self.is_in_pass = False  # over the loader
         now = began = time.time()
         attempts: list[dict[str, Any]] = []
         if (self._folder / "run.json").exists():
@@ -139,8 +141,12 @@ class RunDirectory:
             signal.signal(signal.SIGINT, note)
 
     def _end(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # asked again to end: what the run leaves is written whole
         self._metrics.close()
         error = getattr(sys, "last_value", None)  # what the interpreter has just printed
+        if error is self._error_before or (hasattr(sys, "ps1") and not self.is_in_pass):  # an interactive session's, which is not the run's
+            error = None
         self._run |= {"finished": True, "exit": "done"}
         if error is not None:
             is_interrupted = self._is_interrupted or isinstance(error, KeyboardInterrupt)

@@ -54,9 +54,10 @@ class ForkedProcess:
 
     def _reap(self, flags: int) -> int | None:
         if self.returncode is None:
-            pid, status = os.waitpid(self.pid, flags)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
+            with contextlib.suppress(ChildProcessError):  # a signal's handler has come first
+                pid, status = os.waitpid(self.pid, flags)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -197,8 +198,8 @@ def run_script(command: Sequence[str]) -> None:
     sys.argv = list(command)
     sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
     main = types.ModuleType("__main__")
-    main.__file__ = sys.argv[0]
+    main.__file__ = os.path.abspath(sys.argv[0])
     sys.modules["__main__"] = main
-    with io.open_code(os.path.abspath(sys.argv[0])) as file:
+    with io.open_code(main.__file__) as file:
         text = file.read()
-    exec(compile(text, sys.argv[0], "exec"), vars(main))
+    exec(compile(text, sys.argv[0], "exec", dont_inherit=True), vars(main))  # of the script's own __future__

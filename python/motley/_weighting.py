@@ -110,7 +110,7 @@ def _weight_by_inputs(model: Model, samples: Callable[..., int], by: str, hook: 
             counted.clear()
             weight.set_share(number, max(1, int(pending.wait().sum())))
 
-    parallel.register_forward_pre_hook(count, with_kwargs=True)
+    parallel.register_forward_pre_hook(count, with_kwargs=True, prepend=True)
     parallel.register_forward_hook(weigh)
     return model
 
@@ -129,6 +129,10 @@ class _Weight:
 
     def begin_pass(self) -> None:
         """Before the first batch of each pass over the loader."""
+
+    def end_pass(self) -> None:
+        """After the last batch of a pass: until the next one other uses of the model are averaged as PyTorch does."""
+        raise NotImplementedError
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         """Sets the weights of a step in which this rank has so many of the samples, and begins to measure it."""
@@ -167,9 +171,16 @@ class _HookWeight(_Weight):
         self._sizes = 0, 0  # of a batch in the step before, and in this one; 0 where this rank has no part of it
         self._was_used = True  # whether the model has computed since the step began
         self._is_ahead = False  # whether in this pass a step began before that
+        self._due = 0  # micro-batches of a step that has begun and whose running statistics are not noted yet
 
     def begin_pass(self) -> None:
         self._was_used, self._is_ahead = True, False
+
+    def end_pass(self) -> None:
+        if self._was_used:  # else the last batch was asked for ahead of its use
+            self.shared.begin(self.device)
+            self.shared.weight = self.shared.share = 1 / self.ranks
+            self._accumulates, self._sizes, self._due = True, (0, 0), 0
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         self._is_ahead |= not self._was_used
@@ -180,14 +191,18 @@ class _HookWeight(_Weight):
 
     def begin_forward(self, micro_batches: int = 1) -> None:
         """Begins to measure a step, whose running statistics are averaged after it."""
-        self._accumulates = micro_batches > 1
+        self._accumulates, self._due = micro_batches > 1, micro_batches
         self.shared.begin(self.device)
-        if self.model.training:
-            self._begin_statistics(micro_batches)
 
     def set_share(self, samples: int, total: int) -> None:
         self.shared.share = samples / total
         self.shared.weight = 1 / self.ranks if self.by_loss else samples / total
+
+    def note_forward(self, *_: Any) -> None:
+        """Before each forward of the model: where the first one in training mode of a step begins, running statistics are as before it."""
+        if self._due and self.model.training and torch.is_grad_enabled():
+            self._begin_statistics(self._due)
+            self._due = 0
 
     def _begin_statistics(self, micro_batches: int) -> None:
         norms = [norm for norm in self._norms if norm.momentum != 0]  # one whose values never move has nothing to average
@@ -284,6 +299,7 @@ def _hook_into(model: DistributedDataParallel, by: str, minimum: int, norms: lis
     model.broadcast_buffers = False
     if by == "samples":
         model.register_forward_pre_hook(weight.check, with_kwargs=True)
+    model.register_forward_pre_hook(weight.note_forward)
     model._motley_weight = weight  # type: ignore[assignment]
     model.join = _refuse_join  # type: ignore[method-assign]
     return weight
@@ -353,6 +369,10 @@ class _ScatterWeight(_Weight):
         super().__init__(by, minimum, ranks, next(modules[0].parameters()).device)
         self._modules, self._finished, self._factor = modules, 0.0, 1.0
         self.reduce_scatter = _make_reduce_scatter(self)
+
+    def end_pass(self) -> None:
+        if self._finished:  # else the last batch was asked for ahead of its use
+            self._finished, self._factor = 0.0, 1.0
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         self._finished = 0.0

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include "tests/no_threads.h"
+
 namespace motley {
 namespace {
 
@@ -36,6 +38,25 @@ TEST(StartThread, TakesNoSignalThatIsMeantForTheProcess) {
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) {
     EXPECT_EQ(sigismember(&blocked, signal), 0) << signal;
   }
+}
+
+TEST(TryStartThread, SaysWhyThereIsNoneAndBlocksNoSignals) {
+  sigset_t before, after;
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &before);
+  {
+    const NoThreads none;
+    const auto thread = try_start_thread([] {});
+    ASSERT_FALSE(thread);
+    EXPECT_EQ(thread.error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(thread.error().message, "no thread could be started: Resource temporarily unavailable");
+  }
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &after);
+  for (int signal = 1; signal < NSIG; ++signal) {
+    EXPECT_EQ(sigismember(&after, signal), sigismember(&before, signal)) << signal;
+  }
+  auto thread = try_start_thread([] {});
+  ASSERT_TRUE(thread) << thread.error().message;
+  thread->join();
 }
 
 }  // namespace

@@ -215,6 +215,7 @@ TEST_P(EveryMethod, CountsWhatItSends) {
 TEST_P(EveryMethod, NamesTheRankThatNeverStartsABucket) {
   for (std::size_t elements : {100, 1'000'000}) {
     std::atomic<int> waiting = 2;
+    std::barrier started(2);  // so that rank 1 is the only one that is late
     run_threads(3, true, [&](int rank, ThreadSession& session) {
       auto reducer = std::move(*make_reducer(session, GetParam().options));
       ASSERT_TRUE(reducer->prepare({.bucket_elements = {8, elements}}, Deadline::after(30)));
@@ -224,8 +225,10 @@ TEST_P(EveryMethod, NamesTheRankThatNeverStartsABucket) {
         while (waiting > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         return;
       }
-      ASSERT_TRUE(reducer->start(17, 1, 1));
-      const auto outcome = reducer->wait(1, Deadline::after(0.2));
+      const Status begun = reducer->start(17, 1, 1);
+      started.arrive_and_wait();
+      ASSERT_TRUE(begun) << begun.error().message;
+      const auto outcome = reducer->wait(1, Deadline::after(elements == 100 ? 1 : 0.2));
       --waiting;
       while (waiting > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       ASSERT_FALSE(outcome);
@@ -239,9 +242,12 @@ TEST_P(EveryMethod, NamesTheRankThatNeverStartsABucket) {
 }
 
 TEST_P(EveryMethod, AbortWakesAllWaits) {
+  std::barrier prepared(3);
   run_threads(3, true, [&](int rank, ThreadSession& session) {
     auto reducer = std::move(*make_reducer(session, GetParam().options));
-    ASSERT_TRUE(reducer->prepare({.bucket_elements = {10'000}}, Deadline::after(30)));
+    const Status done = reducer->prepare({.bucket_elements = {10'000}}, Deadline::after(30));
+    prepared.arrive_and_wait();
+    ASSERT_TRUE(done) << done.error().message;
     if (rank == 1) {
       reducer->abort({ErrorCode::kDiverged, "the loss is not finite", -1});
       return;

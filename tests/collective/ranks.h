@@ -2,12 +2,16 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <barrier>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <thread>
 
@@ -27,7 +31,11 @@ inline void run_threads(int size, bool one_host, const std::function<void(int, T
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       ThreadSession session(hub, rank, size, one_host);
-      body(rank, session);
+      try {
+        body(rank, session);
+      } catch (const std::exception& problem) {  // which would end the whole program
+        ADD_FAILURE() << "rank " << rank << ": " << problem.what();
+      }
     });
   }
   for (auto& thread : threads) thread.join();
@@ -46,16 +54,40 @@ class LeaveTogether {
   std::barrier<>& all_;
 };
 
+// Where forked ranks meet: at whichever port rank 0 has got, which it tells the others by memory that all have.
+class RendezvousPort {
+ public:
+  RendezvousPort()
+      : port_(static_cast<std::atomic<std::uint16_t>*>(
+            ::mmap(nullptr, sizeof *port_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~RendezvousPort() { ::munmap(port_, sizeof *port_); }
+  RendezvousPort(const RendezvousPort&) = delete;
+  RendezvousPort& operator=(const RendezvousPort&) = delete;
+
+  // For Session::join in a rank's process. The others wait for rank 0 here.
+  void use_in(net::SessionOptions& options) const {
+    const Deadline deadline = Deadline::after(options.join_seconds);
+    if (options.rank == 0) {
+      options.publish = [port = port_](const net::Endpoint& endpoint) -> Status {
+        *port = endpoint.port;
+        return {};
+      };
+    } else {
+      while (*port_ == 0 && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    options.rendezvous = {"127.0.0.1", *port_};
+  }
+
+ private:
+  std::atomic<std::uint16_t>* port_;
+};
+
 // body(rank, session) in a process per rank, forked from here; it returns the process's exit code. A rank for which
 // `joins` is false never comes. Returns how each process ended, as waitpid says.
 inline std::vector<int> run_processes(int size, const std::function<int(int, net::Session&)>& body,
                                       net::Encryption encryption = net::Encryption::kAuto) {
   const auto secret = net::Secret::generate();
-  std::uint16_t port = 0;
-  {
-    const auto listener = net::listen_at({"127.0.0.1", 0});
-    port = net::local_endpoint(*listener).port;
-  }
+  const RendezvousPort port;
   std::vector<pid_t> processes;
   for (int rank = 0; rank < size; ++rank) {
     const pid_t process = ::fork();
@@ -63,8 +95,8 @@ inline std::vector<int> run_processes(int size, const std::function<int(int, net
       net::SessionOptions options;
       options.rank = rank;
       options.size = size;
-      options.rendezvous = {"127.0.0.1", port};
       options.join_seconds = 20;
+      port.use_in(options);
       options.encryption = encryption;
       auto session = net::Session::join(options, secret);
       if (!session) {

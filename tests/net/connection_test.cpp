@@ -1,10 +1,13 @@
 // What every Connection must do, in the clear and over TLS: over frames of random sizes, both directions at once, with
 // progress in random turns.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <sys/socket.h>
 
 #include "motley/base/random.h"
 #include "motley/net/connection.h"
+#include "motley/net/lingering_connections.h"
+#include "motley/net/socket.h"
 #include "motley/net/wait_set.h"
 #include "tests/net/channel_pair.h"
 
@@ -256,6 +259,77 @@ TEST_P(ConnectionTest, AWaitEndsForFramesThatHaveLeftTheSocket) {
   }
   ASSERT_FALSE(pair.a->try_receive().value());
   EXPECT_FALSE(pair.a->has_input());
+}
+
+TEST_P(ConnectionTest, OneThatLingersSaysAllAndClosesAfterTheOtherEnd) {
+  Pair pair = make_pair(GetParam());
+  const auto place = std::make_shared<int>();
+  const std::vector<std::byte> payload(900'000, std::byte{7});  // more than the socket takes at once
+  pair.b->keep(place);
+  pair.b->post_owned(3, 4, payload);
+  LingeringConnections lingering;
+  lingering.add(std::move(pair.b), 60);
+  for (;;) {
+    lingering.step();
+    const auto message = pair.a->receive(Deadline::after(0), "it");
+    if (message) {
+      EXPECT_EQ(message->payload, payload);
+      break;
+    }
+    ASSERT_EQ(message.error().code, ErrorCode::kTimeout) << message.error().message;
+  }
+  lingering.step();
+  const auto end = pair.a->receive(Deadline::after(5), "it");
+  ASSERT_FALSE(end);
+  EXPECT_EQ(end.error().code, ErrorCode::kPeerLost) << end.error().message;
+  EXPECT_EQ(place.use_count(), 2);
+  pair.a.reset();
+  lingering.step();
+  EXPECT_EQ(place.use_count(), 1);
+}
+
+TEST(Connection, OneThatLingersIsClosedWhenItsTimeHasPassed) {
+  Pair pair = make_pair(Kind::kPlain);
+  const auto place = std::make_shared<int>();
+  pair.b->keep(place);
+  pair.b->post_owned(3, 4, std::vector<std::byte>(900'000));
+  LingeringConnections lingering;
+  lingering.add(std::move(pair.b), 0);
+  lingering.step();
+  EXPECT_EQ(place.use_count(), 1);
+}
+
+std::pair<Descriptor, Descriptor> connect_over_tcp() {
+  const auto listener = listen_at({"127.0.0.1", 0});
+  auto connected = connect_to(local_endpoint(*listener), Deadline::after(5));
+  EXPECT_TRUE(connected && wait_for(listener->get(), POLLIN, 5000));
+  return {std::move(*connected), accept_from(*listener)};
+}
+
+// A filter that drops whatever comes does what a machine does that is gone.
+TEST(Connection, IsUnansweredWhereThePeersMachineIsGone) {
+  const Pair pair = make_pair(Kind::kPlain);
+  EXPECT_FALSE(is_unanswered(pair.a->socket(), 0));
+  pair.a->end_if_unanswered();
+  EXPECT_TRUE(pair.a->progress());
+
+  const auto [full, reads_nothing] = connect_over_tcp();
+  const std::vector<std::byte> bytes(1 << 20);
+  while (::send(full.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0) continue;
+  EXPECT_FALSE(is_unanswered(full, 0));
+
+  const auto [near, far] = connect_over_tcp();
+  sock_filter drop = {BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog filter = {1, &drop};
+  if (::setsockopt(far.get(), SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) != 0) {
+    GTEST_SKIP() << "this machine has no filters of sockets";
+  }
+  ASSERT_EQ(::send(near.get(), bytes.data(), 1, MSG_NOSIGNAL), 1);
+  for (const Deadline deadline = Deadline::after(20); !is_unanswered(near, 0) && !deadline.passed();) {
+    SteadyClock::instance().sleep_until(monotonic_seconds() + 0.005);
+  }
+  EXPECT_TRUE(is_unanswered(near, 0));
+  EXPECT_FALSE(is_unanswered(near));  // not for so long
 }
 
 TEST(Connection, ADamagedRecordEndsTheConnection) {

@@ -17,6 +17,7 @@
 #include "motley/base/random.h"
 #include "motley/net/derived_session.h"
 #include "motley/net/socket.h"
+#include "motley/net/watched_session.h"
 
 extern char** environ;
 
@@ -292,6 +293,23 @@ TEST(Session, UnauthenticatedPeersDoNotDisturb) {
   ASSERT_TRUE(one.has_value()) << one.error().message;
 }
 
+TEST(Session, WhereRanksCannotChangeNobodyIsToldWhoIsThere) {
+  const Secret secret = Secret::generate();
+  const auto sessions = join_all(2, secret);
+  for (const auto& session : sessions) ASSERT_TRUE(session.has_value()) << session.error().message;
+  const Session& asker = **sessions[1];
+  const Member& asked = asker.membership().members[0];
+  const Claim claim = own_claim(asker.options(), asker.membership(), kQuestionPurpose);
+  const auto answer = connect_and_authenticate(
+      {asked.address, asked.port}, secret, claim, [](const Claim&) { return Status(); }, asker.options().encryption,
+      Deadline::after(20), {}, [](const Error& error) { return error.code == ErrorCode::kRefused; });
+  ASSERT_FALSE(answer.has_value());
+  EXPECT_EQ(answer.error().code, ErrorCode::kRefused);
+  EXPECT_NE(answer.error().message.find("this session's ranks cannot change"), std::string::npos)
+      << answer.error().message;
+  for (const auto& session : sessions) EXPECT_TRUE((*session)->health());
+}
+
 TEST(Session, TheFirstCauseIsToldByAll) {
   auto sessions = join_all(4);
   for (auto& session : sessions) {
@@ -542,6 +560,27 @@ TEST(ElasticSession, RanksJoinThatWereNotThereAtTheStart) {
   const Joined refused = Session::join(options, Secret::generate());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message, "1 of 2 ranks cannot begin a job");
+}
+
+// Whoever connects to the port of this process from now on is sent little at a time.
+void shrink_send_buffers(std::uint16_t port) {
+  const int bytes = 16 << 10;
+  for (int number = 0; number < 1024; ++number) {
+    const Descriptor same(::dup(number));
+    if (local_endpoint(same).port == port) ::setsockopt(number, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  }
+}
+
+TEST(ElasticSession, SaysWhoIsThereHoweverManyPlacesItHas) {
+  constexpr int kPlaces = kMaxRanks;
+  ElasticJob job(kPlaces, 1);
+  ASSERT_TRUE(job.sessions[0]) << job.sessions[0].error().message;
+  const Member& asked = job[0].membership().members[0];
+  shrink_send_buffers(asked.port);
+  const auto running = ask_who_is_there({asked.address, asked.port}, job.options, job.secret, Deadline::after(20));
+  ASSERT_TRUE(running) << running.error().message;
+  EXPECT_EQ(running->membership.size(), kPlaces);
+  EXPECT_EQ(running->present, std::vector<int>{0});
 }
 
 TEST(ElasticSession, ANewcomerThatGoesAgainCostsNobodyAnything) {

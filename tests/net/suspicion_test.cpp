@@ -68,5 +68,18 @@ TEST(PeerStatus, OneThatOnlyRankZeroSeesIsSilent) {
   EXPECT_TRUE(peers.last_seen(2).starts_with("step 7, backward"));
 }
 
+TEST(PeerStatus, WhatPassesWhileThisRankIsStoppedIsNobodysSilence) {
+  PeerStatus peers(1, 3);
+  while (peers.silent_seconds(2) < 1e-3) {
+  }
+  const double silent = peers.silent_seconds(2);
+  peers.forgive(silent / 2);
+  EXPECT_GE(peers.silent_seconds(2), silent / 2);
+  peers.forgive(1e6);  // no rank was heard after now
+  EXPECT_GE(peers.silent_seconds(2), 0);
+  EXPECT_LT(peers.silent_seconds(2), 1e6);
+  EXPECT_GE(peers.unheard_seconds(0), 0);
+}
+
 }  // namespace
 }  // namespace motley::net

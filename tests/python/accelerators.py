@@ -19,6 +19,8 @@ from data_parallel import SAMPLES, Data, Net, mean_loss, train_alone, weights, w
 from embeddings import compare_bags
 from ranks import RanksTest, run_scripts
 
+together = "most of the time of each class alone would be PyTorch's import"
+
 needs_accelerator = unittest.skipUnless(torch.accelerator.is_available(), "there is no accelerator that PyTorch can use")
 
 

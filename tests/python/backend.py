@@ -371,6 +371,42 @@ class RanksThatDiffer(unittest.TestCase):
                                    "accepted: one version")
 
 
+class OneGroupAfterTheOther(unittest.TestCase):
+    script = """
+import gc, os, pathlib, socket, sys, time, torch, torch.distributed as dist, motley
+for turn, name in enumerate(sys.argv[1:]):
+    dist.init_process_group(name)
+    for batch in motley.DataLoader(torch.arange(8.0), 4):
+        pass
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == 2
+    dist.destroy_process_group()
+    gc.collect()
+    gone = pathlib.Path(__file__).with_name(f"gone-{turn}")
+    if os.environ["RANK"] == "0":
+        if "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:
+            with socket.socket() as probe:  # the store has gone with the group
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+        gone.touch()
+    while not gone.exists():  # else the other rank may find the store that is about to go
+        time.sleep(0.01)
+os.write(1, b"done\\n")
+"""
+
+    def test_with_one_store_for_all_and_with_one_each(self):
+        for words, names in ((["torch.distributed.run", "--standalone", "--nproc-per-node", "2"], ["gloo", "motley"]),
+                             (["motley", "launch", "--workers", "2"], ["motley", "gloo", "motley"])):
+            with self.subTest(words[0]), tempfile.TemporaryDirectory() as folder:
+                file = pathlib.Path(folder, "script.py")
+                file.write_text(self.script)
+                run = subprocess.run([sys.executable, "-m", *words, str(file), *names], capture_output=True, text=True, timeout=180,
+                                     check=False)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                self.assertEqual(run.stdout.split(), ["done"] * 2)
+
+
 class Processes(unittest.TestCase):
     def test_they_end_well_with_and_without_destroying_the_group(self):
         script = START + """

@@ -19,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import motley
 from ranks import RanksTest
 
+together = "importing takes longer than most tests"
+
 SAMPLES, FEATURES = 203, 5
 
 
@@ -261,7 +263,8 @@ class Equality(RanksTest):
 
     def test_running_statistics_are_those_of_all_samples(self):
         """As pooled from each rank's own, and, but for what a variance is divided by, as one process has them."""
-        results = self.on_ranks(train_batch_norm, self.recorded(9, 24, SAMPLES, 3, seed=11))
+        splits = self.recorded(9, 24, SAMPLES, 3, seed=11)
+        results = self.on_ranks(train_batch_norm, splits, False) + self.on_ranks(train_batch_norm, splits, True)
         for mean, variance, seen, samples, used in results:
             parts = [(count / sum(samples), *part) for count, part in zip(samples, seen)]
             pooled = sum(share * own_mean for share, own_mean, _ in parts)
@@ -323,6 +326,10 @@ class Equality(RanksTest):
         for weighted, plain in self.on_ranks(train_before_loading):
             torch.testing.assert_close(weighted, plain, rtol=1e-12, atol=0)
 
+    def test_after_the_last_batch_gradients_are_averaged(self):
+        for weighted, plain in self.on_ranks(train_after_loading):
+            torch.testing.assert_close(weighted, plain, rtol=1e-12, atol=0)
+
     def test_a_mean_over_all_samples(self):
         for value in self.on_ranks(evaluate, self.recorded(9, 24, SAMPLES, 3)):
             self.assertAlmostEqual(value, (SAMPLES - 1) / 2, places=9)
@@ -339,15 +346,17 @@ def train_drawing_ahead(passes):
     return train({"global_batch_size": 24, "num_workers": workers, "prefetch_factor": 3 if workers else None}, "hook", passes)
 
 
-def train_batch_norm(recorded):
+def train_batch_norm(recorded, is_evaluated):
     """The first step in which every rank has two samples: running statistics after it, what each rank saw, how many samples each had
-    and which they were."""
+    and which they were. The model may be in evaluation mode between steps."""
     loader = motley.DataLoader(Data(), 24, batch_split=recorded)
     model = motley.weight_gradients(DDP(Net(norm=True)), loader)
     norm = model.module.layers[1]
+    model.train(not is_evaluated)
     for indices, inputs, targets in loader:
         if min(loader.split) < 2:
             continue
+        model.train()
         loss = mean_loss(model, inputs, targets)
         seen = norm.running_mean / 0.1, (norm.running_var - 0.9) / 0.1
         loss.backward()
@@ -492,6 +501,23 @@ def train_before_loading():
     mine = slice(8 * dist.get_rank(), 8 * dist.get_rank() + 8)
     for prepare in (lambda model: motley.weight_gradients(model, motley.DataLoader(data, 24)), lambda model: model):
         model = prepare(DDP(Net()))
+        mean_loss(model, data.inputs[mine], data.targets[mine]).backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    return gradients
+
+
+def train_after_loading():
+    """Gradients of a batch of the script's own, after a pass over a loader, in whose last batch a rank had no samples, and those of
+    PyTorch alone."""
+    data, gradients = Data(25), []
+    mine = slice(8 * dist.get_rank(), 8 * dist.get_rank() + 8)
+    loader = motley.DataLoader(data, 24, batch_split=[3, 2, 1])
+    weighted = motley.weight_gradients(DDP(Net()), loader)
+    for _, inputs, targets in loader:
+        mean_loss(weighted, inputs, targets).backward()
+    assert 0 in loader.split
+    for model in (weighted, DDP(Net())):
+        model.zero_grad()
         mean_loss(model, data.inputs[mine], data.targets[mine]).backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
     return gradients

@@ -95,6 +95,8 @@ class Rank:
     def train(self):
         plan = self.plan
         self.end_at("start", 0)
+        if "starts" in plan:
+            subprocess.run([sys.executable, "-c", plan["starts"]], check=True)
         dist.init_process_group("motley")
         self.loader = loader = motley.DataLoader(Data(), BATCH, **plan.get("options", {}))
         self.net = net = CountingNet()
@@ -104,6 +106,8 @@ class Rank:
         net.layers[2].weight.register_hook(lambda _: self.end_at("backward", loader._step.number))  # some buckets are on their way
         if not self.is_first:
             (self.folder / f"ready-{self.place}-{os.getpid()}").touch()
+            if "follows" in plan:  # the others meet without it first
+                wait_until((self.folder / f"meets-{plan['follows']}").exists, END)
         self.follow_meetings()
         tests = motley.DataLoader(Data(50), 20, shuffle=False)
         motley.make_elastic(loader, optimizer, self.scheduler, tests, checkpoint=plan.get("checkpoint"))
@@ -161,6 +165,7 @@ class Rank:
 
         def meet(job, announced, allowed):
             self.epoch = announced.epoch
+            (self.folder / f"meets-{announced.epoch}").touch()
             self.end_at("meeting", announced.epoch)
             return connect(job, announced, allowed)
 
@@ -268,7 +273,7 @@ class ReplacedRanks(ElasticTest):
             with self.subTest(place):
                 self.use_new_folder()
                 self.run_job("--elastic 2:3", {"passes": 10**6, "ends": {f"{place} 3 backward": "SIGKILL"}, "seconds": 0.001,
-                                               "evaluates": True, "waits": True, "ends_after": (3, 12), "grows": place})
+                                               "evaluates": True, "waits": True, "follows": 2, "ends_after": (3, 12), "grows": place})
                 steps = self.check([0, 1, 2])
                 self.assertEqual(steps[3], [12, 12])
                 shares = [split[place] for split in steps[8:] if len(split) == 3]
@@ -290,7 +295,7 @@ class ReplacedRanks(ElasticTest):
 
     def test_nobody_is_left_to_give_the_weights(self):
         """The last rank that has them is killed while it lets the replacement in."""
-        text = self.run_job("--elastic 1:2", {"passes": 10**6, "waits": True, "ends": {
+        text = self.run_job("--elastic 1:2", {"passes": 10**6, "waits": True, "follows": 2, "ends": {
             "1 3 backward": "SIGKILL", "0 3 meeting": "SIGKILL"}}, code=137)
         self.assertIn("no rank is left that had the weights: the last ones were killed while replacements were let in; their state is "
                       "lost, as the script gave motley.make_elastic no checkpoint", text)
@@ -390,6 +395,26 @@ class ElasticCommand(ElasticTest):
         text = self.run_job("--elastic 2:2 --replacements 1", {"passes": 1, "ends": {"1 0 start": "SIGKILL"}})
         self.check([0, 1])
         self.assertIn("was killed by SIGKILL; 1 rank is left", text)
+
+    def test_what_a_rank_starts_is_none_of_the_job(self):
+        self.run_job("--elastic 1:1", {"passes": 1, "starts": "import motley._control as control; assert control.find_launcher() is None"})
+
+    def test_asked_to_end_while_ranks_are_started(self):
+        script = """
+import os, signal, sys
+from motley import _run
+start_store = _run._start_store
+def start_and_be_asked():
+    started = start_store()
+    os.kill(os.getpid(), signal.SIGTERM)
+    return started
+_run._start_store = start_and_be_asked
+sys.exit(_run.main(["--elastic", "1:2", "train.py"]))
+"""
+        (self.folder / "train.py").write_text("import signal\nsignal.pause()\n")
+        done = subprocess.run([sys.executable, "-c", script], cwd=self.folder, capture_output=True, text=True, timeout=END, check=False)
+        self.assertEqual(done.returncode, 130, done.stderr)
+        self.assertIn("all ranks have left, as they were asked to", done.stderr)
 
     def test_an_error_of_the_script_ends_all(self):
         text = self.run_job("--elastic 1:3", {"ends": {"1 3 forward": "raise"}}, code=1)

@@ -12,6 +12,8 @@ from harness import BINARY, Scenario, relative_difference
 
 from motley import _export
 
+together = "importing takes longer than most tests"
+
 MODELS = """
 import torch
 from torch import nn
@@ -240,6 +242,7 @@ class ExportRefusals(unittest.TestCase):
         self.refuse(["model.py:net", "--input", "12", "--arguments", '{"hidden": 3}'], "is an instance and takes none")
         self.refuse(["model.py:Net", "--input", "12", "--output", "net.pt"], "must end in .pt2")
         self.refuse(["model.py:Net", "--input", "12", "--output", "/proc/net.pt2"], "--output: '/proc/net.pt2' cannot be written")
+        self.refuse(["model.py:Net", "--input", "12", "--job", "/proc/job.yaml"], "--job: '/proc/job.yaml' cannot be written")
         self.refuse(["model.py:Branches", "--input", "12"],
                     "torch.export cannot record the module", "if x.sum() > 0 else super().forward(-x)")
         self.refuse(["model.py:Evaluates", "--input", "12"], "computes something else in evaluation")

@@ -46,6 +46,9 @@ facts = {"handlers": {name: text.split(" at ")[0] for name, text in handlers.ite
          "variables": sorted(os.environ), "logging": [logging.root.level, len(logging.root.handlers)],
          "random": [random.random(), numpy.random.random(), torch.initial_seed()], "parent": os.getppid()}
 (folder / f"facts-{rank}").write_text(json.dumps(facts))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent once the other rank has ended: each comes to its own end
+while len(list(folder.glob("facts-*"))) < int(os.environ["WORLD_SIZE"]):
+    time.sleep(0.01)
 def write_later():
     time.sleep(0.2)
     (folder / f"thread-{rank}").touch()
@@ -199,6 +202,33 @@ class Launching(unittest.TestCase):
                             sys.settrace(None)
                     self.assertEqual(set(os.listdir("/proc/self/fd")), before)
                     self.assertTrue(all(process.poll() is not None for process in started))
+
+    def test_a_script_is_as_python_runs_it(self):
+        """By a relative name, from another folder later, and with annotations that are no texts."""
+        (self.folder / "script.py").write_text("import os\nos.chdir('/')\ndef half(of: int): return of\n"
+                                               "print(__file__, half.__annotations__, flush=True)\n")
+        for words in ([], ["-m", "motley", "launch", "--workers", "1"]):
+            done = subprocess.run([sys.executable, *words, "script.py"], cwd=self.folder, capture_output=True, text=True, timeout=60,
+                                  check=False)
+            self.assertEqual(done.stdout, f"{self.folder}/script.py {{'of': <class 'int'>}}\n", done.stderr)
+
+    def test_a_function_that_ends_its_process(self):
+        with self.assertRaisesRegex(motley.LaunchError, "rank 0 ended by sys.exit before its function returned"):
+            motley.launch(sys.exit, (0,), workers=1)
+
+    def test_a_signals_handler_may_reap_the_rank_that_is_waited_for(self):
+        pid, wait = os.fork(), os.waitpid
+        if pid == 0:
+            os._exit(0)
+        process = _start.ForkedProcess(pid)
+
+        def interrupted(pid, flags):
+            with unittest.mock.patch.object(os, "waitpid", wait):
+                process.wait()
+            return wait(pid, flags)
+
+        with unittest.mock.patch.object(os, "waitpid", interrupted):
+            self.assertEqual(process.wait(), 0)
 
     def test_no_script(self):
         done = subprocess.run([sys.executable, "-m", "motley", "launch", "--workers", "1", "nowhere.py"], cwd=self.folder,

@@ -17,9 +17,12 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
+import numpy
 from harness import BINARY, computed_seconds
 
 import motley
+
+together = "importing takes longer than most tests"
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE, PLAN, CLUSTER = (ROOT / "examples/pipeline" / name for name in ("profile.json", "plan.json", "cluster.yaml"))
@@ -143,6 +146,12 @@ class Arguments(FolderTest):
                                     {"job": "b", "arrival_seconds": 1, "duration_seconds": 5, "workers": 4}], TWO_TYPES, policy="fifo")
         finished = {job["job"]: job["finished_seconds"] for job in schedule.jobs()}
         self.assertEqual(finished, {"a": 10, "b": 15})  # b needs all four devices
+
+    def test_durations_of_numpy(self):
+        for kind in (numpy.float64, numpy.float32, numpy.int64):
+            with self.subTest(kind):
+                one, other = (motley.schedule(TRACE, "4x8", slot_duration=slot) for slot in (600, kind(600)))
+                self.assertEqual(one.rows(), other.rows())
 
     def test_wrong_input_is_one_exception_that_says_what_is_accepted(self):
         profile = json.loads(PROFILE.read_text())

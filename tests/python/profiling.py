@@ -15,6 +15,8 @@ import motley
 from motley._layers import as_tuple, cut
 from motley._profile import fit_line
 
+together = "importing takes longer than most tests"
+
 TWO_CORES = {"version": 2, "device_types": [{"name": "cpu", "kind": "cpu", "count": 2, "memory": "4 GB"}],
              "nodes": [{"name": "here", "devices": [{"type": "cpu", "count": 2}]}],
              "links": [{"from": "here", "to": "here", "bandwidth": "1 GB/s", "latency": "50 us"}]}
@@ -279,6 +281,12 @@ class Profiling(unittest.TestCase):
             self.assertTrue(torch.equal(value, self.before[key]), key)
         self.assertTrue(all(parameter.grad is None for parameter in self.model.parameters()))
         self.assertTrue(self.is_random_left)
+
+    def test_a_layer_that_does_not_train_stays_so(self):
+        model = make_cnn()
+        model[1].eval()
+        motley.profile(model, self.inputs, batch_sizes=[4], seconds=0.05)
+        self.assertEqual([layer.training for layer in model], [True, False, True, True, True, True])
 
     def test_it_prints_a_table(self):
         lines = str(self.profile).splitlines()

@@ -143,6 +143,18 @@ class RunDirectory(unittest.TestCase):
                 run = json.loads((self.folder / name / "run.json").read_text())
                 self.assertEqual((run["finished"], run["exit"]), (True, "interrupted"), done.stdout)
 
+    def test_errors_of_an_interactive_session(self):
+        """Those before and after a pass are not the run's, one within it is."""
+        begin = "1 / 0\nimport motley, torch\nloader = motley.DataLoader(torch.arange(120.0), 24, run_directory='NAME')\n"
+        for name, loop, exit in (("done", "for batch in loader: pass\n\n1 / 0\n", "done"),
+                                 ("failed", "for batch in loader: 1 / 0\n\n", "failed")):
+            with self.subTest(name):
+                lines = begin.replace("NAME", name) + loop
+                done = subprocess.run([sys.executable, "-i", "-c", ""], input=lines, cwd=self.folder, text=True, capture_output=True,
+                                      timeout=120, check=False)
+                self.assertEqual(done.stderr.count("ZeroDivisionError"), 2, done.stderr)
+                self.assertEqual(json.loads((self.folder / name / "run.json").read_text())["exit"], exit)
+
     def test_a_failure_and_a_folder_that_is_taken(self):
         code, text = self.train(6, 0, "the disk is full")
         self.assertEqual(code, 1, text)

@@ -72,7 +72,7 @@ class Consistency(Scenario):
         self.assertEqual(self.not_used_once("run"), 0)
 
     def test_a_stuck_worker_is_named_at_the_deadline(self):
-        process = self.start("run", "--cluster", self.cluster([0.002, 0.002, 0.002]), *self.served,
+        process = self.start("run", "--cluster", self.cluster([0.002, 0.002, 0.002]), *self.served, "--epochs", 1000,
                              "--gradient-sync.consistency", "ssp", "--gradient-sync.staleness", 1, "--deadline.step", "3 s")
         self.wait_for_step("run", 10)
         os.kill(self.worker_processes(process.pid)[1], signal.SIGSTOP)

@@ -72,7 +72,7 @@ class Faults(Scenario):
         self.assertEqual(list(self.losses("run")), list(self.losses("whole")))
 
     def test_a_hangup_is_one_stop_and_none_under_nohup(self):
-        paced = ("--cluster", self.cluster([0.002, 0.002]))
+        paced = ("--cluster", self.cluster([0.004, 0.004]))
         process = self.start("run", *paced)
         self.wait_for_step("run", 2)
         for _ in range(2):  # as a terminal does that closes
@@ -156,10 +156,12 @@ class Faults(Scenario):
     def test_a_run_that_is_alive_is_left_alone(self):
         process = self.start("run", "--cluster", self.cluster([0.002, 0.002]), "--epochs", 5)
         self.wait_for_step("run", 2)
+        process.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
         for flag in ("--resume", "--overwrite"):
             last = self.train("run", flag, expect=2).strip().splitlines()[-1]
             self.assertIn(str(self.folder / "run"), last)
             self.assertIn(f"process {process.pid} ", last)
+        process.send_signal(signal.SIGCONT)
         output = process.communicate(timeout=60)[0]
         self.assertEqual(process.returncode, 0, output)
         self.assertEqual(sorted(self.losses("run")), list(range(1, 51)))

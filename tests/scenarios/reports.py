@@ -90,7 +90,7 @@ class Reports(Scenario):
         return json.loads((self.folder / run / "run.json").read_text())
 
     def test_a_resumed_run_tells_its_history(self):
-        paces = self.cluster([0.002, 0.002])
+        paces = self.cluster([0.004, 0.004])
         flags = ("--cluster", paces, "--epochs", 3, "--checkpoint.every-steps", 5)
         process = self.start("run", *flags)
         self.wait_for_step("run", 7)

@@ -42,6 +42,10 @@ class ByHand(Resizing):
     def wait_for(self, holds, what):
         return LiveService.wait_for(self, holds, what)
 
+    def shares(self, run):
+        """The ranks that had samples, of each step."""
+        return {tuple(rank for rank, samples in enumerate(line["samples"]) if samples > 0) for line in self.lines(run) if "loss" in line}
+
     def test_a_job_grows_beyond_what_it_began_with_and_shrinks(self):
         run = "run"
         flags = (*self.double, "--epochs", 10000)
@@ -59,15 +63,15 @@ class ByHand(Resizing):
             self.assertEqual(answer["refused"], "")
             self.assertEqual(answer["workers"], int(request[0]))
             self.assertEqual(len(self.worker_processes(process.pid)), int(request[0]))
+            ranks = tuple(range(int(request[0])))
+            self.wait_for(lambda: ranks in self.shares(run), f"a step of ranks {ranks}")  # noqa: B023
         interrupt(process)
         output = process.communicate(timeout=120)[0]
         self.assertEqual(process.returncode, 130, output)
         self.assertIn("4 workers are asked for, 2 are there", output)
         self.assertFalse((self.folder / run / "workers.json").exists())
         self.assert_as_one_worker_did(run, *flags)
-        shares = {tuple(rank for rank, samples in enumerate(line["samples"]) if samples > 0)
-                  for line in self.lines(run) if "loss" in line}
-        self.assertLessEqual({(0, 1), (0, 1, 2, 3), (0,), (0, 1, 2)}, shares)
+        self.assertLessEqual({(0, 1), (0, 1, 2, 3), (0,), (0, 1, 2)}, self.shares(run))
 
     def test_with_a_parameter_server(self):
         run, flags = "run", ("--epochs", 10000, "--gradient-sync.method", "parameter-server")

@@ -65,7 +65,7 @@ class Resume(Scenario):
         self.assertEqual(len(self.losses("none")), 5)
 
     def test_a_stop_leaves_a_checkpoint(self):
-        paces = self.cluster([0.002, 0.002])
+        paces = self.cluster([0.004, 0.004])
         process = self.start("run", "--cluster", paces, "--epochs", 3)
         self.wait_for_step("run", 5)
         interrupt(process)

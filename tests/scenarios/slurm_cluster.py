@@ -1,8 +1,10 @@
 """A cluster of Slurm's on this machine: slurmctld, and a slurmd for each of its nodes, which is gone with all that runs on
 it once it is killed. Needs root, and Debian's slurm-wlm and munge."""
 
+import contextlib
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -22,11 +24,14 @@ def why_not():
 
 
 def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Below those that the system hands out by itself, so that nobody has them by the time Slurm's programs listen."""
+    ports = set()
+    while len(ports) < count:
+        port = random.SystemRandom().randrange(3000, 15000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.add(port)
+    return list(ports)
 
 
 class SlurmCluster:

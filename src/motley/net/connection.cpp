@@ -333,6 +333,11 @@ void Connection::keep_unsent_below(std::size_t bytes) {
   ::setsockopt(descriptor(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most);
 }
 
+void Connection::end_if_unanswered() {
+  if (failure_ || !is_unanswered(socket())) return;
+  (void)broken(ErrorCode::kPeerLost, fmt::format("its machine has acknowledged nothing for {} s", kGoneSeconds));
+}
+
 void Connection::finish_sending() {
   channel_.finish_sending();
 }

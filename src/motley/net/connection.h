@@ -127,6 +127,9 @@ class Connection {
   bool has_input() const { return channel_.has_input(); }
   // Lets at most about so many bytes stand in the socket that have not been sent yet, instead of megabytes.
   void keep_unsent_below(std::size_t bytes);
+  // To be called now and then: ends the connection, so that every later call is kPeerLost, where it is unanswered
+  // (is_unanswered of socket.h).
+  void end_if_unanswered();
   // Says that nothing more will be sent; the peer sees end of stream after all that was sent.
   void finish_sending();
   void close() { channel_.close(); }  // idempotent; the peer sees end of stream

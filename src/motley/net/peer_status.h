@@ -2,6 +2,7 @@
 // several are seen at once.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <mutex>
@@ -51,6 +52,15 @@ class PeerStatus {
   void receive_leave(int rank) {
     const std::lock_guard lock(mutex_);
     peers_[static_cast<std::size_t>(rank)].state = RankState::kLeft;
+  }
+  // For so long this rank looked at nobody, as it was stopped, perhaps with all of its machine: that is nobody's
+  // silence.
+  void forgive(double seconds) {
+    const std::lock_guard lock(mutex_);
+    const double now = monotonic_seconds();
+    for (Peer& peer : peers_) {
+      for (double* time : {&peer.at, &peer.heard, &peer.moved}) *time = std::min(now, *time + seconds);
+    }
   }
   // Another process has the rank now.
   void reset(int rank) {

@@ -411,7 +411,7 @@ Result<std::vector<Epoch>> Session::regroup(const Deadline&) {
 }
 
 Error first_cause(const Session& session, const Error& seen) {
-  const Deadline deadline = Deadline::after(1);
+  const Deadline deadline = Deadline::after(5);  // on a busy machine, too; nobody waits so long where a cause is known
   for (;;) {
     if (const Status health = session.health(); !health) return health.error();
     if (deadline.passed()) return seen;

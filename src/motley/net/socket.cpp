@@ -67,10 +67,10 @@ bool has_loopback(const Descriptor& socket, decltype(::getsockname)* get) {
 }
 
 // A peer whose machine is gone says nothing: after so long without a word the system asks, and gives up after some
-// questions without an answer.
-constexpr int kIdleSeconds = 15;
+// questions without an answer. While something is unacknowledged it does not ask: is_unanswered() is for that.
 constexpr int kAskSeconds = 5;
 constexpr int kAsks = 6;
+constexpr int kIdleSeconds = kGoneSeconds - kAsks * kAskSeconds;
 
 // Small frames leave at once. Buffer sizes are left alone on purpose: setting them switches off the kernel's own
 // tuning, which goes well above what an unprivileged process may set.
@@ -205,6 +205,15 @@ bool is_over_loopback(const Descriptor& socket) {
 
 bool is_any_address(const std::string& host) {
   return host == "0.0.0.0" || host == "::";
+}
+
+// A peer that has no room is alive, although it may be asked for that only every two minutes: tcpi_retransmits does not
+// count what is sent to it again.
+bool is_unanswered(const Descriptor& socket, double seconds) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  return ::getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_retransmits > 0 &&
+         info.tcpi_last_ack_recv > 1e3 * seconds;
 }
 
 bool wait_for(int descriptor, short events, int milliseconds) {

@@ -32,6 +32,12 @@ bool is_over_loopback(const Descriptor& socket);
 // "0.0.0.0" or "::": every address of the machine.
 bool is_any_address(const std::string& host);
 
+// A peer whose machine has said nothing for so long is gone.
+inline constexpr int kGoneSeconds = 45;
+// Whether it is, while something is sent to it again and again. Then the system does not ask whether it is there, and
+// gives up after a quarter of an hour only. False for sockets that are not TCP's.
+bool is_unanswered(const Descriptor& socket, double seconds = kGoneSeconds);
+
 // Waits until one of `events` (POLLIN, POLLOUT) holds, or the time has passed. True where something has happened.
 bool wait_for(int descriptor, short events, int milliseconds);
 

@@ -218,8 +218,10 @@ Status WatchedSession::judge_peer(const Claim& peer) const {
 // Whoever connects, also with a question or as a newcomer.
 Status WatchedSession::judge(const Claim& peer) const {
   const Identity& identity = peer.identity;
-  if (members_ && identity.purpose == kQuestionPurpose)
+  if (identity.purpose == kQuestionPurpose) {
+    if (!members_) return fail(ErrorCode::kRefused, "this session's ranks cannot change");
     return check_same_job(own_claim(options_, membership_, 0), peer);
+  }
   MOTLEY_TRY(judge_peer(peer));
   if (identity.purpose != kControlPurpose) return {};
   const bool is_start = identity.epoch == membership_.epoch && epoch_ == membership_.epoch;
@@ -315,11 +317,15 @@ void WatchedSession::watch() {
     waits_.end_at(next_beat_);
     waits_.end_at(suspicion_.settle_at());
     if (members_) members_->add_to(waits_);
+    askers_.add_to(waits_);
     waits_.wait();
+    const double late = monotonic_seconds() - next_beat_;
+    if (late > options_.silence_seconds / 2) peers_.forgive(late);
     take_requests();
     for (int rank = 0; rank < membership_.size(); ++rank) receive_from(rank);
     if (members_) watch_members();
     acceptor_.step([this](Acceptor::PendingConnection pending) { admit(std::move(pending)); });
+    askers_.step();
     if (monotonic_seconds() >= next_beat_) {
       next_beat_ = monotonic_seconds() + beat_seconds_;
       beat();
@@ -559,11 +565,10 @@ void WatchedSession::admit(Acceptor::PendingConnection pending) {
     Identity identity = std::move(pending.claim.identity);
     identity.session = membership_.session;
     identity.epoch = membership_.epoch;
-    Connection asker(std::move(pending.channel), std::move(identity), true);
-    asker.post_owned(kRunning, 0,
-                     encode_message(RunningJob{members_->membership(), members_->roster().epoch().members}));
-    (void)asker.progress();
-    asker.finish_sending();
+    auto asker = std::make_unique<Connection>(std::move(pending.channel), std::move(identity), true);
+    asker->post_owned(kRunning, 0,
+                      encode_message(RunningJob{members_->membership(), members_->roster().epoch().members}));
+    askers_.add(std::move(asker), kAnswerSeconds);
     return;
   }
   const Member& member = members_ ? members_->member(peer) : membership_.members[static_cast<std::size_t>(peer)];

@@ -21,6 +21,7 @@
 #include "motley/net/admission.h"
 #include "motley/net/arrivals.h"
 #include "motley/net/elastic_members.h"
+#include "motley/net/lingering_connections.h"
 #include "motley/net/messages.h"
 #include "motley/net/peer_status.h"
 #include "motley/net/session.h"
@@ -116,6 +117,7 @@ class WatchedSession final : public Session {
   Acceptor acceptor_;
   Suspicion suspicion_;
   std::optional<ElasticMembers> members_;  // of an elastic session
+  LingeringConnections askers_;            // that are being told who is there
   double next_beat_ = 0;
   bool announced_leave_ = false;
 

@@ -523,7 +523,7 @@ TEST_P(EitherWay, AMissingRankIsNamedAtTheDeadline) {
     ASSERT_TRUE((*reducer)->load(initial_state(1, layout), Deadline::after(20)));
     if (rank == 1) return;
     ASSERT_TRUE((*reducer)->start(0, 0, 1));
-    const auto outcome = (*reducer)->wait(0, Deadline::after(0.3));
+    const auto outcome = (*reducer)->wait(0, Deadline::after(2));
     ASSERT_FALSE(outcome);
     EXPECT_EQ(outcome.error().code, ErrorCode::kTimeout);
     EXPECT_EQ(outcome.error().rank, 1);

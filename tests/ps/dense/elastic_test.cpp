@@ -15,6 +15,7 @@
 #include "motley/ps/service/service.h"
 #include "tests/collective/ranks.h"
 #include "tests/fewer_values.h"
+#include "tests/no_threads.h"
 #include "tests/ps/dense/servers.h"
 
 namespace motley::ps {
@@ -393,7 +394,7 @@ TEST(ElasticServers, OneThatLetsNobodyInIsLostWhereAnotherOneHasItsState) {
         all.arrive_and_wait();
         next.elastic->epoch = 2;
         member.emplace(second, rank, kSize, next);
-        member->session().set_silence(1);
+        member->session().set_silence(4);
         const Status joined = member->join(false);
         EXPECT_FALSE(joined);
         EXPECT_EQ(joined.error().code, ErrorCode::kServerLost) << joined.error().message;
@@ -487,6 +488,31 @@ TEST(ElasticServers, AnotherOneInTheRackOfALostOneGetsItsPartAlone) {
     }
     for (std::thread& thread : threads) thread.join();
     if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(ElasticServers, WithoutAThreadToReachItsKeeperAJobGoesOn) {
+  std::vector<std::unique_ptr<Service>> services;
+  ServerOptions options;
+  options.method = collective::Method::kParameterServer;
+  options.update = {.rule = UpdateRule::kMomentum, .momentum = kMomentum};
+  options.elastic = ElasticJob{.session = collective::unique_session(), .replicates = true};
+  options.background_progress = false;  // which would be a thread of the rank
+  for (int i = 0; i < 2; ++i) {
+    services.push_back(Service::start({.cores = 1}, token()).value());
+    options.servers.push_back({services.back()->endpoint(), token()});
+  }
+  Hub hub(collective::unique_session());
+  Member member(hub, 0, 1, options);
+  {
+    const NoThreads none;
+    const Status joined = member.join(true);
+    ASSERT_TRUE(joined) << joined.error().message;
+  }
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    ASSERT_TRUE(member.take_step(step));
+    member.reducer().commit();
+    expect_weights(member.reducer(), step);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <barrier>
 #include <cmath>
+#include <optional>
 
 #include "motley/base/random.h"
 #include "motley/ps/client/server_reducer.h"
@@ -13,6 +14,7 @@
 #include "motley/train/sync/choose_method.h"
 #include "motley/train/sync/link_probe.h"
 #include "tests/collective/ranks.h"
+#include "tests/no_threads.h"
 #include "tests/ps/dense/servers.h"
 
 namespace motley::ps {
@@ -320,6 +322,24 @@ TEST(Racks, AStoppedServerIsNamedInItsRack) {
   EXPECT_TRUE(std::ranges::any_of(errors, names_it));
 }
 
+TEST(Server, IsLostToTheRankThatHandsItTheWeightsWhereItIsStopped) {
+  const auto secret = token();
+  ServerProcess server;
+  const Layout layout{.bucket_elements = {16 << 20}};  // more than sockets hold
+  ServerState state;
+  state.weights.emplace_back(layout.bucket_elements[0]);
+  collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
+    auto reducer = ServerReducer::create(session, options_for({{server.endpoint(), secret}}, {}));
+    const Status prepared = (*reducer)->prepare(layout, Deadline::after(20));
+    ASSERT_TRUE(prepared) << prepared.error().message;
+    server.stop();
+    session.set_silence(2);
+    const Status loaded = (*reducer)->load(state, Deadline::after(60));
+    ASSERT_FALSE(loaded);
+    EXPECT_EQ(loaded.error().code, ErrorCode::kServerLost) << loaded.error().message;
+  });
+}
+
 TEST(Racks, ALostRankIsNamedInAllRacks) {
   const Servers servers({1, 1});
   const auto errors = collect_errors(servers.addresses, [&](int rank, ServerReducer& reducer) {
@@ -336,7 +356,7 @@ TEST(Racks, ALostRankIsNamedInAllRacks) {
 TEST(Racks, AMissingRankOfAnotherRackIsNamedAtTheDeadline) {
   const Servers servers({1, 2});
   const auto errors = collect_errors(
-      servers.addresses, [&](int rank, ServerReducer&) { return rank == 2 ? Part::kIsIdle : Part::kWorks; }, 0.5);
+      servers.addresses, [&](int rank, ServerReducer&) { return rank == 2 ? Part::kIsIdle : Part::kWorks; }, 2);
   for (const int rank : {0, 1, 3}) {
     const Error& error = errors[static_cast<std::size_t>(rank)];
     EXPECT_EQ(error.code, ErrorCode::kTimeout) << rank << ": " << error.message;
@@ -376,10 +396,30 @@ TEST(Racks, AnAbsentServerIsNamed) {
   std::vector<ServerAddress> addresses = servers.addresses;
   servers.services[1].reset();
   collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
-    const Status prepared = prepare_with(session, options_for(addresses, {0, 1}), 1);
+    const Status prepared = prepare_with(session, options_for(addresses, {0, 1}), 3);
     ASSERT_FALSE(prepared);
     EXPECT_THAT(prepared.error().message, HasSubstr(net::to_string(addresses[1].endpoint))) << rank;
   });
+}
+
+TEST(Racks, WithoutAThreadToConnectServersOneJobIsRefusedAlone) {
+  const Servers servers({1, 1});
+  const ServerOptions options = options_for(servers.addresses, {0, 1});
+  std::optional<NoThreads> none;
+  std::barrier all(2);
+  collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
+    session.forget_failure();  // each learns it from its server
+    all.arrive_and_wait();
+    if (rank == 0) none.emplace();
+    all.arrive_and_wait();
+    const Status prepared = prepare_with(session, options, 20);
+    all.arrive_and_wait();
+    if (rank == 0) none.reset();
+    ASSERT_FALSE(prepared);
+    EXPECT_EQ(prepared.error().code, ErrorCode::kUnavailable) << rank;
+    EXPECT_THAT(prepared.error().message, HasSubstr("no thread could be started")) << rank;
+  });
+  train(options, 2, 9, 0, 2, random_state(9, random_layout(9)));
 }
 
 TEST(Racks, RanksAgreeOnTheSpeedsOfTheirLinks) {

@@ -19,6 +19,7 @@
 #include "motley/net/socket.h"
 #include "motley/ps/client/sparse_client.h"
 #include "motley/ps/service/service.h"
+#include "tests/collective/ranks.h"
 #include "tests/ps/embedding/sparse_support.h"
 
 namespace motley::ps {
@@ -200,10 +201,11 @@ class SparseJobOfProcesses : public testing::Test {
     const auto secret = net::Secret::generate();
     net::SessionOptions options;
     options.size = 2;
-    options.rendezvous.port = net::local_endpoint(*net::listen_at({"127.0.0.1", 0})).port;
+    const collective::RendezvousPort port;
     std::vector<pid_t> ranks;
     for (options.rank = 0; options.rank < options.size; ++options.rank) {
       ranks.push_back(start([&]() -> Status {
+        port.use_in(options);
         MOTLEY_ASSIGN(const auto session, net::Session::join(options, secret));
         const Status done = train(folder.path, *session, servers);
         if (done) {

@@ -12,6 +12,7 @@
 #include "motley/ps/protocol/server_protocol.h"
 #include "motley/ps/service/service.h"
 #include "tests/collective/ranks.h"
+#include "tests/no_threads.h"
 #include "tests/ps/embedding/sparse_support.h"
 #include "tests/ps/service/metric_value.h"
 
@@ -45,6 +46,17 @@ struct Servers {
     }
   }
 };
+
+// One server of the tenants 'a', which has this quota, and 'b'.
+Servers start_for_tenants(std::size_t quota_bytes) {
+  std::map<std::string, Tenant> tenants;
+  tenants.emplace("a", Tenant{.token = token(), .quota_bytes = quota_bytes});
+  tenants.emplace("b", Tenant{.token = token()});
+  Servers servers(0);
+  servers.services.push_back(Service::start({.cores = 1}, Tenants(std::move(tenants))).value());
+  servers.addresses.push_back({servers.services[0]->endpoint(), token()});
+  return servers;
+}
 
 SparseTableOptions make_table_options(const std::string& name, std::size_t dimension, Kind kind) {
   SparseTableOptions table;
@@ -645,10 +657,12 @@ TEST(SparseNet, TellsThoseWhoWaitForARankThatHasLeft) {
 TEST(SparseNet, NoticesARankThatDiesWhileItsRequestWaits) {
   const Servers servers(1);
   const std::vector<SparseTableOptions> tables = {make_table_options("a", 1, Kind::kSgd)};
+  std::atomic<bool> is_finished = false;
   collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
     if (rank == 1) {
       const auto client = open(session, servers, tables);
       finish(*client, 1);
+      is_finished = true;
       Floats rows(1);
       const Status pulled = client->pull(0, Ids{1}, rows, soon());
       ASSERT_FALSE(pulled);
@@ -660,6 +674,9 @@ TEST(SparseNet, NoticesARankThatDiesWhileItsRequestWaits) {
     ASSERT_TRUE(connection->send(kSparseOpen, 0, encode(make_open(2, tables, 0, 0)), soon(), "open"));
     ASSERT_EQ(connection->receive(soon(), "opened").value().header.type, kSparseOpened);
     ASSERT_TRUE(connection->send(kSparseSave, 5, {}, soon(), "a checkpoint of a step to come"));
+    for (const Deadline deadline = soon(); !is_finished && !deadline.passed();) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   });
 }
@@ -850,6 +867,101 @@ TEST(SparseNet, CountsTheTablesOfATenantTogetherAndTellsWhatTheyDo) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   open_as("two", 0, 1, 700'000, [](const auto& client) { EXPECT_TRUE(client) << client.error().message; });
+}
+
+// Pulls of a step to come are memory of their tenant while they wait, and no longer.
+TEST(SparseNet, CountsPullsThatWait) {
+  const Servers servers = start_for_tenants(1'000'000);
+  auto table = make_table_options("a", 1, Kind::kSgd);
+  table.memory_bytes = 100'000;
+  collective::Hub hub(collective::unique_session());
+  ThreadSession good_session(hub, 0, 1);
+  good_session.set_tenant("b");
+  const auto good = open(good_session, servers, {table});
+  ThreadSession session(hub, 0, 1);
+  session.set_tenant("a");
+  auto connection = raw_rank(servers, session);
+  const auto wait_for_memory = [&](std::size_t bytes) {
+    const std::string sample = R"(tenant_memory_bytes{tenant="a"})";
+    for (const Deadline deadline = soon(); compute_value(*servers.services[0], sample) != static_cast<double>(bytes);) {
+      ASSERT_FALSE(deadline.passed()) << bytes;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  };
+  std::vector<std::byte> frame(sizeof(SparsePull) + rows_in_frame(1) * sizeof(std::uint64_t));
+  const auto pull_after = [&](std::int64_t step) {
+    const SparsePull head = {.after = step};
+    std::memcpy(frame.data(), &head, sizeof(head));
+    return connection->send(kSparsePull, 0, frame, soon(), "a pull");
+  };
+  ASSERT_TRUE(connection->send(kSparseOpen, 0, encode(make_open(1, {table}, 0, 0)), soon(), "open"));
+  ASSERT_EQ(connection->receive(soon(), "opened").value().header.type, kSparseOpened);
+  ASSERT_TRUE(pull_after(1));
+  wait_for_memory(100'000 + frame.size());
+  const std::array<double, 1> weight = {1};
+  ASSERT_TRUE(connection->send(kSparseFinish, 1, std::as_bytes(std::span(weight)), soon(), "finish"));
+  ASSERT_EQ(connection->receive(soon(), "rows").value().header.type, kSparseRows);
+  wait_for_memory(100'000);
+
+  Status sent;
+  for (int i = 0; i < 60 && sent; ++i) sent = pull_after(5);
+  const auto answer = connection->receive(soon(), "the reason");
+  ASSERT_TRUE(answer) << answer.error().message;
+  ASSERT_EQ(answer->header.type, kServerFailed);
+  const auto reason = decode_server_failed(answer->payload);
+  ASSERT_TRUE(reason);
+  EXPECT_EQ(reason->code, ErrorCode::kRefused);
+  EXPECT_THAT(reason->message, HasSubstr("a pull that waits for a step to come: job 'a/job' needs"));
+  EXPECT_THAT(reason->message, HasSubstr("of the quota of tenant 'a', 1 MB,"));
+  connection.reset();
+  wait_for_memory(0);
+  take_step(*good, 0);
+  pull(*good, 0, all_ids());
+}
+
+TEST(SparseNet, WithoutAThreadOneConnectionIsRefusedAlone) {
+  const Servers servers = start_for_tenants(0);
+  const std::vector<SparseTableOptions> tables = {make_table_options("a", 2, Kind::kSgd)};
+  collective::Hub hub(collective::unique_session());
+  ThreadSession good_session(hub, 0, 1);
+  good_session.set_tenant("a");
+  const auto good = open(good_session, servers, tables);
+  ThreadSession session(hub, 0, 1);
+  session.set_tenant("b");
+  {
+    const NoThreads none;
+    const auto refused = SparseClient::open(session, {servers.addresses, tables}, soon());
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+    EXPECT_THAT(refused.error().message, HasSubstr("no thread could be started"));
+  }
+  take_step(*good, 0);
+  pull(*good, 0, all_ids());
+  const auto again = open(session, servers, tables);
+  take_step(*again, 0);
+  pull(*again, 0, all_ids());
+}
+
+TEST(SparseNet, WithoutAThreadACheckpointIsNotWrittenAndTheJobGoesOn) {
+  TemporaryFolder folder;
+  const Servers servers(1, folder.path);
+  collective::Hub hub(collective::unique_session());
+  ThreadSession session(hub, 0, 1);
+  const auto client =
+      open(session, servers, {make_table_options("a", 2, Kind::kSgd), make_table_options("b", 3, Kind::kSgd)});
+  take_step(*client, 0);
+  {
+    const NoThreads none;
+    ASSERT_TRUE(client->start_checkpoint());
+    const auto saved = client->wait_for_checkpoint(soon());
+    ASSERT_FALSE(saved);
+    EXPECT_EQ(saved.error().code, ErrorCode::kUnavailable);
+    EXPECT_THAT(saved.error().message, HasSubstr("no thread could be started"));
+  }
+  take_step(*client, 0);
+  ASSERT_TRUE(client->start_checkpoint());
+  const auto saved = client->wait_for_checkpoint(soon());
+  EXPECT_TRUE(saved) << saved.error().message;
 }
 
 TEST(SparseNet, TellsWhomTheTablesWaitFor) {

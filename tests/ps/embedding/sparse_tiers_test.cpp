@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "motley/base/os/file.h"
+#include "tests/no_threads.h"
 #include "tests/ps/embedding/sparse_support.h"
 
 namespace motley::ps {
@@ -81,6 +82,22 @@ TEST(SparseTiersOnDisk, GiveWhatAMapGives) {
     follow_reference(*table, 22, 150, 1500);
     EXPECT_GT(table->statistics().counters.cold_writes, 1000U);
   }
+}
+
+TEST(SparseTiersWithoutThreads, AreRefused) {
+  const SparseTableSpec spec = small_spec(Kind::kSgd, 4, 200);
+  const auto create = [&] {
+    return SparseTable::create(spec, std::make_unique<MapStore>(std::make_shared<MapStoreControl>(),
+                                                                SparseTable::make_shape(spec).record_bytes()));
+  };
+  {
+    const NoThreads none;
+    const auto table = create();
+    ASSERT_FALSE(table);
+    EXPECT_EQ(table.error().code, ErrorCode::kUnavailable);
+    EXPECT_THAT(table.error().message, HasSubstr("table 'test': no thread could be started"));
+  }
+  EXPECT_TRUE(create());
 }
 
 TEST(SparseTiersOnDisk, LeavesForeignFoldersAlone) {

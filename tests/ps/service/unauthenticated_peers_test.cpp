@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "motley/net/admission.h"
@@ -174,6 +175,41 @@ TEST_F(UnauthenticatedPeers, AHighRankNumberTakesNoMemory) {
   const std::size_t between = allocated_bytes();
   const auto high = open(4095);
   EXPECT_LT(allocated_bytes() - between, 2 * (between - before));
+}
+
+// The same of a rack's server, for which others answer: it holds no more than the answers to so many requests.
+TEST_F(UnauthenticatedPeers, ARankOfARackMayAskFasterThanItListens) {
+  constexpr std::size_t kRequests = 2000;  // for 80 KB each
+  const auto other = std::move(*Service::start({.cores = 2}, token()));
+  const auto asker = control("racks", 0);
+  net::Claim claim;
+  claim.identity = {"racks", "local", 1, 7, 1, kServerControl};
+  const auto second = std::move(*net::connect_to_host(other->endpoint(), token(), claim, soon(), false,
+                                                      net::Encryption::kAuto, [] { return false; }));
+  ASSERT_TRUE(second->receive(soon(), "what it is"));
+  ServerJoin pair = {.size = 2, .chunk_bytes = 1 << 20, .bucket_elements = {20'000}, .host_id = "elsewhere"};
+  pair.racks = {.rank_racks = {0, 1}, .servers = {service_->address(), other->address()}, .seconds = 20};
+  join(*asker, pair);
+  join(*second, pair);
+  ASSERT_EQ(asker->receive(soon(), "that it has joined")->header.type, kServerJoined);
+  const std::size_t before = allocated_bytes();
+  if (before == 0) GTEST_SKIP() << "this build's allocator does not count (a sanitizer's)";
+  for (std::size_t i = 0; i < kRequests; ++i) asker->post_send(kServerSave, StatePart{0, 0, 0}.tag(), {});
+  std::size_t most = 0;
+  for (int turn = 0; turn < 200; ++turn) {
+    ASSERT_TRUE(asker->progress());
+    control(fmt::format("job {}", turn), 0);  // the server goes on meanwhile
+    most = std::max(most, allocated_bytes());
+  }
+  EXPECT_LT(most, before + (std::size_t{64} << 20));
+  for (std::size_t answers = 0; answers < kRequests;) {
+    ASSERT_TRUE(asker->progress());
+    const auto answer = asker->try_receive();
+    ASSERT_TRUE(answer) << answer.error().message;
+    if (!*answer) continue;
+    ASSERT_EQ((*answer)->header.type, kServerSave);
+    ++answers;
+  }
 }
 
 TEST_F(UnauthenticatedPeers, ARankBeyondTheAnnouncedSizeIsRefusedAndTheJobGoesOn) {

@@ -54,14 +54,18 @@ class LocalExecutorTest : public ::testing::Test {
     }
     return false;
   }
-  // Of processes whose numbers are lines of the file.
+  // Of processes whose numbers are lines of the file, those that run still: none that has ended, or is in the midst of
+  // it.
   std::vector<int> alive(const std::string& name) {
     std::vector<int> alive;
     std::istringstream numbers(text(name));
     for (int number; numbers >> number;) {
       std::string word, state;
-      std::ifstream("/proc/" + std::to_string(number) + "/stat") >> word >> word >> state;
-      if (!state.empty() && state != "Z") alive.push_back(number);
+      unsigned flags = 0;
+      std::ifstream("/proc/" + std::to_string(number) + "/stat") >> word >> word >> state >> word >> word >> word >>
+          word >> word >> flags;
+      constexpr unsigned kIsEnding = 4;  // PF_EXITING of the kernel
+      if (!state.empty() && state != "Z" && (flags & kIsEnding) == 0) alive.push_back(number);
     }
     return alive;
   }

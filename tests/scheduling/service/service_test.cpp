@@ -125,6 +125,7 @@ TEST_F(ServiceTest, IsChangedByItsClientsOnly) {
   EXPECT_THAT(text->body, HasSubstr("accepted: application/json"));
   EXPECT_EQ(get("/v1/jobs")["jobs"].size(), 0u);
   EXPECT_EQ(client_->Post("/v1/jobs", {{"Origin", own}}, job, "application/json; charset=utf-8")->status, 200);
+  wait_until("a", "completed");
 }
 
 // Sends bytes, and returns all that comes until the other end closes.
@@ -271,6 +272,10 @@ TEST_F(ServiceTest, ThePageSaysWhyJobsWaitAndWhenTheyShouldEnd) {
     is_said |= page.find("<td>in " + format_seconds(std::floor(ends) + older) + "</td>") != std::string::npos;
   }
   EXPECT_TRUE(is_said) << ends;
+  for (const char* name : {"second", "first"}) {
+    EXPECT_EQ(client_->Delete(fmt::format("/v1/jobs/{}", name))->status, 200);
+    wait_until(name, "cancelled");
+  }
 }
 
 TEST_F(ServiceTest, SaysWhatIsWrong) {

@@ -1,8 +1,9 @@
 // Faults on request, to try out what a job does about them: a process asks at named points whether it is to end or stop
 // there. MOTLEY_FAULTS names a folder; a file RANK.POINT in it (2.forward) with the text "kill", "stop" or "hang" (the
 // thread sleeps for ever) is one fault, which happens to the first process that comes there, once: the file is gone
-// then. "kill 1234" and "stop 1234" happen to that process instead, such as a server. Without MOTLEY_FAULTS a point
-// costs nothing. docs/how-to/survive-lost-workers.md lists the points.
+// then. With "wait" whoever comes there waits until the file is gone. "kill 1234" and "stop 1234" happen to that
+// process instead, such as a server. Without MOTLEY_FAULTS a point costs nothing. docs/how-to/survive-lost-workers.md
+// lists the points.
 #pragma once
 
 namespace motley {

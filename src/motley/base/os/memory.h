@@ -1,6 +1,6 @@
 // Large memory: zeroed pages straight from the system, and allocations for tables that are accessed at random. Both lie
 // on huge pages where the system has them, so that few address translations are needed, and are really taken only where
-// they are touched.
+// they are touched: a huge page as a whole.
 #pragma once
 
 #include <sys/mman.h>
@@ -18,8 +18,8 @@ namespace motley {
 class Pages {
  public:
   Pages() = default;
-  // `what` says in the error what there was no memory for.
-  static Result<Pages> allocate(std::size_t bytes, const char* what);
+  // `what` says in the error what there was no memory for. What is not used whole lies on small pages.
+  static Result<Pages> allocate(std::size_t bytes, const char* what, bool is_used_whole = true);
   ~Pages() {
     if (data_ != nullptr) ::munmap(data_, size_);
   }

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <csignal>
 #include <stop_token>
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "motley/base/result.h"
 
 namespace motley {
 
@@ -57,18 +60,39 @@ class InterruptStop {
   std::jthread watcher_;  // ends before what it uses
 };
 
-// Runs `work` in a thread in which all signals are blocked but those of the thread's own faults: where one of these is
-// blocked, the kernel ends the process without calling its handler.
+// All signals but those of a thread's own faults, blocked in this thread and those that it starts as long as this
+// lives: where the signal of a fault is blocked, the kernel ends the process without calling its handler.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&blocked, fault);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+// Runs `work` in a thread that takes no signals but those of its own faults.
 template <class Work>
 std::thread start_thread(Work work) {
-  sigset_t blocked;
-  sigset_t before;
-  sigfillset(&blocked);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&blocked, fault);
-  pthread_sigmask(SIG_SETMASK, &blocked, &before);
-  std::thread thread(std::move(work));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  const BlockedSignals blocked;
+  return std::thread(std::move(work));
+}
+
+// The same, or kUnavailable where the system gives this process no more threads.
+template <class Work>
+Result<std::thread> try_start_thread(Work work) {
+  try {
+    return start_thread(std::move(work));
+  } catch (const std::system_error& problem) {
+    return fail(ErrorCode::kUnavailable, "no thread could be started: {}", problem.code().message());
+  }
 }
 
 }  // namespace motley

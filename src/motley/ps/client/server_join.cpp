@@ -123,8 +123,15 @@ Error ControlConnections::judge(Server& server, const Error& error) const {
 }
 
 Status ControlConnections::send(Server& server, std::uint16_t type, std::uint64_t tag,
-                                std::span<const std::byte> payload, const Deadline& deadline, const char* what) const {
-  const Status sent = server.control->send(type, tag, payload, deadline, what);
+                                std::span<const std::byte> payload, const Deadline& deadline, const char* what) {
+  Status others;  // whether ranks and servers are there while this one does not take it
+  const auto is_in_vain = [&] {
+    others = session_.health();
+    if (others) others = note_silent(watch_.check());
+    return !others;
+  };
+  const Status sent = server.control->send(type, tag, payload, deadline, what, is_in_vain);
+  if (!others) return others;
   return sent ? Status() : fail(judge(server, sent.error()));
 }
 
@@ -187,10 +194,15 @@ std::vector<int> ControlConnections::ask_for_missing() {
   const std::lock_guard lock(mutex_);
   const Deadline deadline = Deadline::after(kAnswerSeconds);
   std::set<int> missing;
+  silent_servers_.clear();
   for (Server& server : servers_) {
-    if (!server.control->send(kServerMissing, 0, {}, deadline, "a question")) continue;
-    const auto answer = receive_from(server, kServerMissing, deadline, "whom it waits for");
-    if (!answer) continue;
+    const Status asked = server.control->send(kServerMissing, 0, {}, deadline, "a question");
+    const Result<net::Message> answer = asked ? receive_from(server, kServerMissing, deadline, "whom it waits for")
+                                              : Result<net::Message>(fail(asked.error()));
+    if (!answer) {
+      silent_servers_.push_back(server.name);
+      continue;
+    }
     for (const int rank : decode_missing_ranks(answer->payload, session_.membership().size())) missing.insert(rank);
   }
   return {missing.begin(), missing.end()};

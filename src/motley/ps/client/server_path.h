@@ -63,7 +63,7 @@ class ControlConnections {
   // themselves.
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
   Status send(Server& server, std::uint16_t type, std::uint64_t tag, std::span<const std::byte> payload,
-              const Deadline& deadline, const char* what) const;
+              const Deadline& deadline, const char* what);
   // The next message of this type; a server's word that the job has failed is an error. `what` is waited for.
   Result<net::Message> receive_from(Server& server, std::uint16_t type, const Deadline& deadline, const char* what);
   // For every turn of a wait: what servers have to say unasked, which is nothing as long as all goes well, and whether
@@ -71,8 +71,9 @@ class ControlConnections {
   Status check();
   // For a wait that was in vain although no rank is known to be late: whether they are there, asked at once.
   Status ask_whether_there();
-  // The ranks that the servers wait for, if they answer.
+  // The ranks that the servers wait for, if they answer; those that do not are in silent_servers() afterwards.
   std::vector<int> ask_for_missing();
+  const std::vector<std::string>& silent_servers() const { return silent_servers_; }
   // Tells the servers that this rank leaves in order, unless it has failed. Nothing else is called after it.
   void leave();
   void set_failed() { failed_ = true; }
@@ -90,6 +91,7 @@ class ControlConnections {
   std::vector<Server> servers_;
   std::mutex mutex_;
   std::optional<int> unreachable_;
+  std::vector<std::string> silent_servers_;
   std::optional<Error> verdict_;  // what a server said, or its loss: whoever asks again gets the same
   std::atomic<bool> failed_ = false;
 };

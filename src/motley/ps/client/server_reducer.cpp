@@ -129,8 +129,11 @@ Result<collective::Outcome> ServerReducer::wait(int index, const Deadline& deadl
     std::vector<std::string> names;
     for (const auto& server : controls_.servers()) names.push_back(server.name);
     return fail(ErrorCode::kTimeout,
-                "step {}, bucket {}: timeout after {:.3g} s of waiting for {} to update the weights; no rank is late",
-                bucket.round.announcement.step, index, deadline.allowed(), fmt::join(names, " and "));
+                "step {}, bucket {}: timeout after {:.3g} s of waiting for {} to update the weights; {}",
+                bucket.round.announcement.step, index, deadline.allowed(), fmt::join(names, " and "),
+                controls_.silent_servers().empty() ? "no rank is late"
+                                                   : fmt::format("whether a rank is late was not said by the {}",
+                                                                 fmt::join(controls_.silent_servers(), " and the ")));
   }
   bucket.under_way = false;
   collective::Outcome outcome{.total_weight = is_async() ? bucket.weight : answer->total_weight,

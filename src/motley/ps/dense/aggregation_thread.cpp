@@ -47,6 +47,16 @@ std::optional<collective::Mean> AggregationTask::weigh(std::size_t bucket, std::
   return collective::weighted_mean(weights);
 }
 
+Result<bool> AggregationTask::transfer(std::size_t channel) {
+  net::Connection& connection = *channels_[channel];
+  MOTLEY_ASSIGN(const bool moved, connection.progress());
+  if (connection.pending_receives() > 0) return moved;
+  MOTLEY_ASSIGN(const auto message, connection.try_receive());
+  if (!message) return moved;
+  return fail(ErrorCode::kCorrupt, "{}: it sent a frame of type {:#x} and {} bytes that nobody expects",
+              connection.peer_name(), message->header.type, message->header.length);
+}
+
 AggregationThread::AggregationThread(std::optional<int> pinned_to, const std::atomic<bool>& spins,
                                      ThreadMetrics& metrics)
     : spins_(spins), metrics_(metrics), wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {

@@ -60,6 +60,8 @@ class AggregationTask {
     channels_[channel]->post_receive(type, tag, into);
     ++posted_[channel];
   }
+  // Reads and writes what the channel's socket allows. That it has ended is seen also where nothing is to come.
+  Result<bool> transfer(std::size_t channel);
   // Frames that have come over the channel.
   std::uint64_t arrived(std::size_t channel) const { return posted_[channel] - channels_[channel]->pending_receives(); }
   // What coefficients the gradients of a bucket get that were announced so. Announcements that do not agree are the end

@@ -26,9 +26,12 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
     job->metrics_->map_imbalance = static_cast<double>(*std::ranges::max_element(load)) *
                                    static_cast<double>(load.size()) / static_cast<double>(values);
   }
-  const auto allocate = [](std::vector<Pages>& all, std::size_t count, std::size_t bytes, const char* what) -> Status {
+  // Arrays are of the whole model, of which a server among several uses its segments' places only.
+  const bool has_all = std::ranges::all_of(
+      job->model_.segments(), [&](const Segment& segment) { return job->is_here(segment) || job->is_kept(segment); });
+  const auto allocate = [&](std::vector<Pages>& all, std::size_t count, std::size_t bytes, const char* what) -> Status {
     while (all.size() < count) {
-      MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes, what));
+      MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes, what, has_all));
       all.push_back(std::move(pages));
     }
     return {};
@@ -43,7 +46,7 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
     job->counts_.assign(job->model_.segments().size(), kNotThere);
   }
   if (regions.empty() || join.is_async) {
-    MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights"));
+    MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights", has_all));
   }
   if (!regions.empty()) {
     job->gradients_ = std::move(regions);
@@ -60,10 +63,10 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
   if (join.is_async) {
     MOTLEY_TRY(allocate(job->copies_, size, job->answer_at_.back(), "weights of a rank"));
   } else if (join.wire.type != collective::WireType::kNative) {
-    MOTLEY_ASSIGN(job->answers_, Pages::allocate(job->answer_at_.back(), "weights on the wire"));
+    MOTLEY_ASSIGN(job->answers_, Pages::allocate(job->answer_at_.back(), "weights on the wire", has_all));
   }
   if (join.wire.lossy()) {
-    MOTLEY_ASSIGN(job->acknowledged_, Pages::allocate(bytes, "the weights that workers have"));
+    MOTLEY_ASSIGN(job->acknowledged_, Pages::allocate(bytes, "the weights that workers have", has_all));
   }
   return job;
 }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "motley/base/os/signals.h"
 #include "motley/net/admission.h"
 
 namespace motley::ps {
@@ -51,11 +52,18 @@ RackJob::RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bo
     : join_(std::move(join)),
       rack_(join_.racks.list_racks()[static_cast<std::size_t>(claim.identity.rank)]),
       ranks_(join_.racks.list_ranks(rack_)) {
-  thread_ = std::thread([this, claim = std::move(claim), token, payload_checksum, encryption, wake = std::move(wake)] {
+  auto thread = try_start_thread([this, claim = std::move(claim), token, payload_checksum, encryption, wake] {
     connecting_ = connect(claim, token, payload_checksum, encryption);
     over_ = true;
     wake();
   });
+  if (thread) {
+    thread_ = std::move(*thread);
+    return;
+  }
+  connecting_.emplace(fail(std::move(thread).error()));
+  over_ = true;
+  wake();
 }
 
 // The servers of a job's racks meet: each is a worker of a further job, between the racks, which all of them serve; one
@@ -112,7 +120,7 @@ Result<Uplinks> RackJob::connect(net::Claim claim, const net::Secret& token, boo
 
 RackJob::~RackJob() {
   cancelled_ = true;
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void RackJob::leave() {
@@ -165,6 +173,12 @@ std::vector<ReceivedFrom> RackJob::received() const {
 bool RackJob::congested() const {
   return std::ranges::any_of(uplinks_.controls,
                              [](const auto& control) { return control->pending_sends() > kMaxQueued; });
+}
+
+std::size_t RackJob::owed(int rank) const {
+  auto count = std::ranges::count(asking_, rank);
+  for (const std::deque<int>& waiting : saving_) count += std::ranges::count(waiting, rank);
+  return static_cast<std::size_t>(count);
 }
 
 Result<bool> RackJob::take(int rank, const net::Message& message) {
@@ -330,7 +344,7 @@ class RackShardTask final : public AggregationTask {
 
   void progress(std::size_t channel) override {
     if (ended(channel)) return;
-    const auto moved = channels_[channel]->progress();
+    const auto moved = transfer(channel);
     if (moved) return;
     const std::size_t workers = job_->ranks_.size();
     if (channel < workers) {

@@ -37,7 +37,7 @@ inline std::string server_name(const RackPlan& racks, std::size_t rack) {
 class RackJob {
  public:
   // Begins to meet the other racks' servers. `claim`: of the job between the racks. `wake` is called, by another
-  // thread, when that is over.
+  // thread, when that is over; at once where no thread can be started.
   RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bool payload_checksum,
           const net::Encryption& encryption, std::function<void()> wake);
   ~RackJob();
@@ -75,6 +75,8 @@ class RackJob {
   std::vector<ReceivedFrom> received() const;
   // Whether the uplinks have as much to send as is good: then nothing more should be taken.
   bool congested() const;
+  // Requests of the rank that the racks' servers have not answered yet.
+  std::size_t owed(int rank) const;
 
  private:
   friend class RackShardTask;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/signals.h"
 
 namespace motley::ps {
 namespace {
@@ -14,16 +15,23 @@ constexpr double kKeeperLookSeconds = 0.05;    // between two looks at whether i
 }  // namespace
 
 ReplicaLinks::ReplicaLinks(Options options, std::function<void()> wake) : options_(std::move(options)) {
-  thread_ = std::thread([this, wake = std::move(wake)] {
+  auto thread = try_start_thread([this, wake] {
     connecting_ = connect();
     over_ = true;
     wake();
   });
+  if (thread) {
+    thread_ = std::move(*thread);
+    return;
+  }
+  connecting_.emplace(fail(std::move(thread).error()));
+  over_ = true;
+  wake();
 }
 
 ReplicaLinks::~ReplicaLinks() {
   cancelled_ = true;
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 Result<Channels> ReplicaLinks::connect() const {
@@ -88,7 +96,9 @@ class ReplicaTask final : public AggregationTask {
 
   void progress(std::size_t channel) override {
     if (ended(channel)) return;
-    if (const auto moved = channels_[channel]->progress(); !moved) end_channel(channel, moved.error());
+    // Where segments come, the next one may be here before the last one is taken.
+    const auto moved = items_.empty() ? transfer(channel) : channels_[channel]->progress();
+    if (!moved) end_channel(channel, moved.error());
   }
 
   bool fall_asleep() override { return !has_come(); }

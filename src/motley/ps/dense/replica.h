@@ -25,7 +25,8 @@ class ReplicaLinks {
     bool payload_checksum = true;
     net::Encryption encryption = net::Encryption::kAuto;
   };
-  // `wake` is called, by another thread, when they are there, or nobody has answered in time.
+  // `wake` is called, by another thread, when they are there, or nobody has answered in time; at once where no thread
+  // can be started.
   ReplicaLinks(Options options, std::function<void()> wake);
   ~ReplicaLinks();
 

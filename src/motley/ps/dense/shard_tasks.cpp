@@ -45,15 +45,15 @@ class ShardTask : public AggregationTask {
 
   void progress(std::size_t rank) override {
     if (ended(rank)) return;
-    net::Connection& channel = *channels_[rank];
     Result<bool> moved = false;
     if (job_->in_memory()) {
       // Only wakeups come, and the core is awake.
+      net::Connection& channel = *channels_[rank];
       auto wakeup = channel.try_receive();
       for (int taken = 1; wakeup && *wakeup && taken < kMaxWakeups; ++taken) wakeup = channel.try_receive();
       if (!wakeup) moved = fail(wakeup.error());
     } else {
-      moved = channel.progress();
+      moved = transfer(rank);
     }
     if (!moved) {
       end_channel(
@@ -191,7 +191,7 @@ class DenseShardTask final : public ShardTask {
   void progress(std::size_t channel) override {
     if (channel < ranks()) return ShardTask::progress(channel);
     if (ended(channel)) return;
-    if (const auto moved = channels_[channel]->progress(); !moved) end_channel(channel, moved.error());
+    if (const auto moved = transfer(channel); !moved) end_channel(channel, moved.error());
     release();
   }
 
@@ -276,7 +276,7 @@ class DenseShardTask final : public ShardTask {
         channels_[rank]->post_owned(kServerAnnounce, channel_tag(round(), item.bucket),
                                     copy_bytes(std::span(&answer_, 1)));
       }
-      if (has_keeper()) hold({channel_tag(round(), item.bucket), answer_, {}});
+      if (has_keeper()) held_.push_back({channel_tag(round(), item.bucket), answer_, {}});
     }
     return true;
   }
@@ -345,21 +345,16 @@ class DenseShardTask final : public ShardTask {
     }
     expect(ranks(), kServerKept, tag, {});
     ++sent_to_keeper_;
-    hold({tag, {}, {values, answer_bytes}});
-    progress(ranks());
+    held_.push_back({tag, {}, {values, answer_bytes}});
   }
 
   bool has_keeper() const { return channels_.size() > ranks() && !ended(ranks()); }
-  // For rank 0, after what is held already.
+  // For rank 0, which gets it once the next frames of its round are expected.
   struct Held {
     std::uint64_t tag = 0;
     Announcement announcement;          // of a bucket, or
     std::span<const std::byte> values;  // the weights of a segment
   };
-  void hold(Held held) {
-    held_.push_back(held);
-    release();
-  }
   // All of it where the keeper is lost: then this server is there, and has the state.
   void release() {
     const std::uint64_t kept = sent_to_keeper_ - (has_keeper() ? channels_.back()->pending_receives() : 0);

@@ -6,6 +6,7 @@
 #include <ranges>
 
 #include "motley/base/log.h"
+#include "motley/base/os/signals.h"
 #include "motley/base/units.h"
 
 namespace motley::ps {
@@ -144,9 +145,30 @@ Status SparseJob::open(int rank, const SparseOpen& open) {
   return {};
 }
 
+Status SparseJob::take(std::size_t bytes) {
+  if (limits_.quota_bytes > 0 && table_bytes_ + waiting_bytes_ + bytes > limits_.quota_bytes) {
+    return fail(ErrorCode::kRefused, "job '{}': what waits for ranks takes {} beside tables of {}; its quota is {}",
+                name_, size_text(waiting_bytes_ + bytes), size_text(table_bytes_), size_text(limits_.quota_bytes));
+  }
+  MOTLEY_TRY(memory_.take(bytes));
+  waiting_bytes_ += bytes;
+  return {};
+}
+
 void SparseJob::let_go(std::size_t bytes) {
-  collected_bytes_ -= bytes;
+  waiting_bytes_ -= bytes;
   memory_.release(bytes);
+}
+
+Result<std::shared_ptr<void>> SparseJob::hold_pull(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (const Status taken = take(bytes); !taken) {
+    return fail(taken.error().within("a pull that waits for a step to come"));
+  }
+  return std::shared_ptr<void>(this, [this, bytes](void*) {
+    const std::lock_guard lock(mutex_);
+    let_go(bytes);
+  });
 }
 
 Status SparseJob::open_tables() {
@@ -221,19 +243,15 @@ Status SparseJob::push(int rank, const PushFrame& frame) {
     const RowForm form = open_.tables[table].form();
     const std::size_t values = frame.ids.size() * form.dimension;
     const std::size_t bytes = frame.ids.size_bytes() + values * sizeof(float);
-    if (limits_.quota_bytes > 0 && table_bytes_ + collected_bytes_ + bytes > limits_.quota_bytes) {
-      return fail(ErrorCode::kRefused,
-                  "job '{}': gradients of step {} for table '{}' take {} beside tables of {}; its quota is {}", name_,
-                  step, open_.tables[table].name, size_text(collected_bytes_ + bytes), size_text(table_bytes_),
-                  size_text(limits_.quota_bytes));
+    if (const Status taken = take(bytes); !taken) {
+      return fail(
+          taken.error().within(fmt::format("gradients of step {} for table '{}'", step, open_.tables[table].name)));
     }
-    MOTLEY_TRY(memory_.take(bytes));
     Step& collected = own.steps.back();
     Push& arrived = collected.pushes[table].emplace_back();
     arrived = {weight, {frame.ids.begin(), frame.ids.end()}, std::vector<float>(values)};
     form.read(frame.gradients.data(), arrived.gradients);
     collected.bytes += bytes;
-    collected_bytes_ += bytes;
     if (!asynchronous_ || more != 0) return {};
     parts.swap(collected.pushes[table]);
     std::size_t ended = 0;
@@ -325,8 +343,19 @@ Status SparseJob::save(int rank, std::int64_t step) {
   }
   join_writers();
   const auto saving = std::make_shared<Saving>(tables_.size());
+  const auto end_table = [this, step, saving](std::size_t table, Result<CheckpointReport> report) {
+    saving->reports[table] = std::move(report);
+    if (--saving->unwritten > 0) return;
+    SparseSaved total;
+    for (const Result<CheckpointReport>& written : saving->reports) {
+      if (!written) return end_save(step, fail(written.error()));
+      total.rows += written->rows;
+      total.bytes += written->bytes;
+    }
+    end_save(step, total);
+  };
   for (std::size_t table = 0; table < tables_.size(); ++table) {
-    writers_.emplace_back([this, table, step, saving] {
+    auto writer = try_start_thread([this, table, step, saving, end_table] {
       bool passed = false;
       CheckpointOptions options;
       options.keep = open_.keep_checkpoints;
@@ -335,17 +364,16 @@ Status SparseJob::save(int rank, std::int64_t step) {
         saving->moments.count_down();
       };
       const fs::path folder = make_folder_path(folder_, open_.tables[table], open_.shard, open_.shards);
-      saving->reports[table] = tables_[table]->checkpoint(folder, step, options);
+      Result<CheckpointReport> report = tables_[table]->checkpoint(folder, step, options);
       if (!passed) saving->moments.count_down();
-      if (--saving->unwritten > 0) return;
-      SparseSaved total;
-      for (const Result<CheckpointReport>& report : saving->reports) {
-        if (!report) return end_save(step, fail(report.error()));
-        total.rows += report->rows;
-        total.bytes += report->bytes;
-      }
-      end_save(step, total);
+      end_table(table, std::move(report));
     });
+    if (writer) {
+      writers_.push_back(std::move(*writer));
+    } else {
+      saving->moments.count_down();
+      end_table(table, fail(std::move(writer).error()));
+    }
   }
   saving->moments.wait();
   return {};
@@ -376,7 +404,7 @@ SparseJobMetrics SparseJob::metrics() {
   {
     const std::lock_guard lock(mutex_);
     metrics.step = applied_;
-    metrics.waiting_bytes = collected_bytes_;
+    metrics.waiting_bytes = waiting_bytes_;
     // Where nobody has finished a step, nobody waits.
     if (metrics.missing_ranks.size() == ranks_.size()) metrics.missing_ranks.clear();
   }

@@ -31,7 +31,8 @@ namespace motley::ps {
 
 struct SparseLimits {
   std::filesystem::path folder;  // of cold tiers and checkpoints; empty: neither
-  // For one job's rows in memory and the gradients that wait, and for those of all jobs of its tenant; 0: no bound.
+  // For one job's rows in memory and the gradients and pulls that wait, and for those of all jobs of its tenant; 0: no
+  // bound.
   std::size_t quota_bytes = 0;
   std::size_t tenant_quota_bytes = 0;
   TenantUse* use = nullptr;  // which counts the threads of the tenant's tables
@@ -47,7 +48,7 @@ struct SparseJobMetrics {
   std::string tenant;
   std::string job;
   std::int64_t step = 0;           // whose gradients are in the tables; 0 in asynchronous mode
-  std::size_t waiting_bytes = 0;   // of gradients, for ranks that have not finished their step
+  std::size_t waiting_bytes = 0;   // of gradients and pulls, for ranks that have not finished their step
   std::vector<int> missing_ranks;  // that the others wait for
   std::vector<Table> tables;       // once they are open
 };
@@ -83,6 +84,9 @@ class SparseJob {
   }
   // Brings rows into memory that will be pulled.
   void prefetch(std::uint32_t table, std::span<const std::uint64_t> ids) { tables_[table]->prefetch(ids); }
+  // Memory of a pull that waits for a step to come, until the last copy of what it returns has gone. kRefused where
+  // that is beyond a quota.
+  Result<std::shared_ptr<void>> hold_pull(std::size_t bytes);
   Status push(int rank, const PushFrame& frame);
   Status finish(int rank, std::int64_t step, double weight);
   // Of rank 0, after its last finished step, which is reached. Returns once the moment has passed that is written;
@@ -129,8 +133,10 @@ class SparseJob {
     std::deque<Step> steps;  // not applied yet; the last is not finished
   };
 
-  void notify_all();               // under the mutex
-  void let_go(std::size_t bytes);  // under the mutex
+  // These three under the mutex. Memory of what waits is taken and let go.
+  void notify_all();
+  Status take(std::size_t bytes);
+  void let_go(std::size_t bytes);
   Status open_tables();
   Result<std::unique_ptr<SparseTable>> open_table(const SparseTableOptions& options);
   // Below a job's folder, those of a table's shard.
@@ -144,7 +150,7 @@ class SparseJob {
   const std::string job_;
   const std::string name_;  // "tenant/job"
   const SparseLimits limits_;
-  MemoryQuota::Lease memory_;           // of tables and collected gradients
+  MemoryQuota::Lease memory_;           // of tables and of what waits
   const std::filesystem::path folder_;  // of this job
   const std::shared_future<void> before_;
   std::promise<void> ended_;
@@ -158,7 +164,7 @@ class SparseJob {
   std::optional<Error> failure_;
   std::optional<SparseOpen> seen_;  // of the first rank
   std::map<int, Rank> ranks_;       // that have come
-  std::size_t collected_bytes_ = 0;
+  std::size_t waiting_bytes_ = 0;   // of collected gradients, and of pulls
   bool applying_ = false;
   std::optional<std::pair<std::int64_t, Result<SparseSaved>>> saved_;
 

@@ -70,10 +70,16 @@ class SparseConnection {
       // A rank keeps its connection open until it has been let go.
       const int events = waits_.events(connection_.descriptor());
       if (!reads() && (events & (POLLERR | POLLHUP | POLLRDHUP)) != 0) job_.fail_with(lost(""));
+      if (events == 0) connection_.end_if_unanswered();
     }
   }
 
  private:
+  struct Waiting {  // for a step to come
+    Message pull;
+    std::shared_ptr<void> memory;  // as its job's is counted
+  };
+
   Error lost(const std::string& how) const {
     return {ErrorCode::kPeerLost, fmt::format("rank {} of job '{}' was lost{}", rank_, job_.name(), how), rank_};
   }
@@ -120,7 +126,7 @@ class SparseConnection {
     const auto step = static_cast<std::int64_t>(message.header.tag);
     if (message.header.type == kSparseSave) return job_.reached(step);
     if (message.header.type != kSparseFinish) return true;
-    return std::ranges::none_of(waiting_, [&](const Message& pull) { return after(pull) < step; });
+    return std::ranges::none_of(waiting_, [&](const Waiting& waiting) { return after(waiting.pull) < step; });
   }
 
   static std::int64_t after(const Message& pull) {
@@ -130,14 +136,14 @@ class SparseConnection {
   }
 
   Status answer_waiting() {
-    for (auto pull = waiting_.begin(); pull != waiting_.end();) {
-      if (!job_.reached(after(*pull))) {
-        job_.fail_if_unreachable(rank_, after(*pull));
-        ++pull;
+    for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
+      if (!job_.reached(after(waiting->pull))) {
+        job_.fail_if_unreachable(rank_, after(waiting->pull));
+        ++waiting;
         continue;
       }
-      MOTLEY_TRY(answer(*pull));
-      pull = waiting_.erase(pull);
+      MOTLEY_TRY(answer(waiting->pull));
+      waiting = waiting_.erase(waiting);
     }
     return {};
   }
@@ -169,8 +175,9 @@ class SparseConnection {
         MOTLEY_ASSIGN(const PullFrame frame, read_pull(message.payload, job_.tables()));
         if (job_.reached(frame.head.after)) return answer(message);
         if (waiting_.size() >= kMaxPullsWaiting) return wrong("too many pulls wait for a later step");
+        MOTLEY_ASSIGN(auto memory, job_.hold_pull(message.payload.size()));
         job_.prefetch(frame.head.table, frame.ids);
-        waiting_.push_back(std::move(message));
+        waiting_.push_back({std::move(message), std::move(memory)});
         return {};
       }
       case kSparsePush: {
@@ -199,7 +206,7 @@ class SparseConnection {
   net::WaitSet waits_;
   bool acknowledged_open_ = false;
   std::optional<Message> held_;  // read, and not due yet
-  std::deque<Message> waiting_;  // pulls
+  std::deque<Waiting> waiting_;  // pulls
   std::vector<float> rows_;      // of the answer that is being made
 };
 
@@ -211,15 +218,18 @@ SparseService::~SparseService() {
 }
 
 template <class Work>
-void SparseService::start_line(Work work) {
+Status SparseService::start_line(Work work) {
   Line& line = lines_.emplace_back();
-  line.thread = start_thread([&line, work = std::move(work)]() mutable {
-    {
-      const Work last = std::move(work);  // with the job, if it is the last line of it
-      last();
-    }
+  auto thread = try_start_thread([&line, work = std::move(work)]() mutable {
+    work();
     line.over = true;
   });
+  if (!thread) {
+    lines_.pop_back();
+    return fail(std::move(thread).error());
+  }
+  line.thread = std::move(*thread);
+  return {};
 }
 
 Status SparseService::admit(const net::Claim& claim, std::unique_ptr<Connection>& connection) {
@@ -242,6 +252,12 @@ Status SparseService::admit(const net::Claim& claim, std::unique_ptr<Connection>
   if (found == jobs_.end()) {
     MOTLEY_ASSIGN(place, use_.take(tenant, {{&TenantCounts::jobs, 1}}));
   }
+  // Nothing is changed before there is a thread.
+  std::promise<std::pair<std::shared_ptr<SparseJob>, std::unique_ptr<Connection>>> given;
+  MOTLEY_TRY(start_line([this, rank = rank, taken = given.get_future()]() mutable {
+    const auto [own, channel] = taken.get();  // the job goes with its last line
+    SparseConnection(*own, rank, *channel).run(stop_);
+  }));
   Known& known = jobs_[name];
   if (is_new) {
     SparseLimits limits = limits_;
@@ -255,9 +271,7 @@ Status SparseService::admit(const net::Claim& claim, std::unique_ptr<Connection>
              .place = place ? std::move(place) : std::move(known.place)};
   }
   known.ranks.insert(rank);
-  start_line([this, job, rank = rank, shared = std::shared_ptr<Connection>(std::move(connection))] {
-    SparseConnection(*job, rank, *shared).run(stop_);
-  });
+  given.set_value({std::move(job), std::move(connection)});
   return {};
 }
 

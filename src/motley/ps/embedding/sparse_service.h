@@ -50,7 +50,7 @@ class SparseService {
   };
 
   template <class Work>
-  void start_line(Work work);
+  Status start_line(Work work);
 
   const SparseLimits limits_;
   const Tenants& tenants_;

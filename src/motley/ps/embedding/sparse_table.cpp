@@ -8,6 +8,7 @@
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/signals.h"
 
 namespace motley::ps {
 namespace {
@@ -68,9 +69,6 @@ SparseTable::SparseTable(SparseTableSpec spec, std::unique_ptr<ColdStore> cold)
   for (std::size_t p = 0; p < kPartitions; ++p) {
     partitions_.push_back(std::make_unique<RowPartition>(shape_, capacity, cold_.get()));
   }
-  if (cold_) {
-    prefetcher_ = std::thread([this] { prefetch_in_background(); });
-  }
 }
 
 SparseTable::~SparseTable() {
@@ -106,7 +104,13 @@ Result<std::unique_ptr<SparseTable>> SparseTable::create(const SparseTableSpec& 
   if (!cold && has_cold) {
     MOTLEY_ASSIGN(cold, open_cold_store(spec.cold_folder, make_shape(spec).record_bytes()));
   }
-  return std::unique_ptr<SparseTable>(new SparseTable(spec, std::move(cold)));
+  std::unique_ptr<SparseTable> table(new SparseTable(spec, std::move(cold)));
+  if (has_cold) {
+    auto prefetcher = try_start_thread([raw = table.get()] { raw->prefetch_in_background(); });
+    if (!prefetcher) return fail(prefetcher.error().within(fmt::format("table '{}'", spec.name)));
+    table->prefetcher_ = std::move(*prefetcher);
+  }
+  return table;
 }
 
 // Calls work(partition, its items) for each partition with items, under its lock: those that are free first, starting

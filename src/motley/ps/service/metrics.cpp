@@ -210,8 +210,8 @@ void add_sparse(Exposition& out, const std::vector<SparseJobMetrics>& list) {
   out.add("sparse_step", "gauge",
           "Step whose gradients are in a job's tables; 0 where ranks do not wait for each other.", jobs,
           &SparseJobMetrics::step);
-  out.add("sparse_waiting_bytes", "gauge", "Gradients that wait until all ranks have finished their step.", jobs,
-          &SparseJobMetrics::waiting_bytes);
+  out.add("sparse_waiting_bytes", "gauge", "Gradients and pulls that wait until all ranks have finished their step.",
+          jobs, &SparseJobMetrics::waiting_bytes);
   out.add("sparse_missing_rank", "gauge", "1 for each rank whose step the others have finished and wait for.", missing);
   out.add("table_rows", "gauge", "Rows that were pushed.", tables, &SparseStatistics::rows);
   out.add("table_rows_in_memory", "gauge", "Rows in memory; the others are in the cold tier.", tables,

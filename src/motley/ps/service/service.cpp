@@ -41,8 +41,9 @@ void say(Connection& connection, std::uint16_t type, std::uint64_t tag, std::vec
   static_cast<void>(connection.progress());
 }
 
-bool takes_requests(const Connection& connection) {
-  return connection.pending_sends() <= kMaxAnswers;
+// `owed`: answers to what has come over it that are still to come from other servers.
+bool takes_requests(const Connection& connection, std::size_t owed) {
+  return connection.pending_sends() + owed <= kMaxAnswers;
 }
 
 // What would fill this machine's memory is refused before that.
@@ -196,7 +197,7 @@ void Service::run() {
       return over;
     });
     if (jobs_.size() != jobs_before) choose_spinning();
-    std::erase_if(leaving_, has_left);
+    leaving_.step();
     std::erase_if(ending_, [](const Ending& one) { return one.over(); });
   }
   for (auto& [number, job] : jobs_) {
@@ -285,22 +286,6 @@ void Service::begin_epoch(Job& job, const Claim& claim) {
   jobs_.insert(std::move(entry));
 }
 
-// Whether a connection's last words are said. The other end closes first: closed here with something unread, the
-// connection would be reset, and that takes along what the other end has not read yet.
-bool Service::has_left(Leaving& leaving) {
-  Connection& connection = *leaving.connection;
-  if (!connection.progress() || monotonic_seconds() > leaving.until) return true;
-  if (connection.wants_to_write()) return false;
-  if (!leaving.announced) connection.finish_sending();
-  leaving.announced = true;
-  for (int taken = 0; taken < kMaxRequests; ++taken) {
-    const auto message = connection.try_receive();
-    if (!message) return true;
-    if (!*message) break;
-  }
-  return false;
-}
-
 void Service::judge_lost() {
   std::erase_if(suspected_, [&](const Lost& lost) {
     const auto found = jobs_.find(lost.job);
@@ -315,12 +300,16 @@ void Service::judge_lost() {
   });
 }
 
-// Ends jobs that wait for a rank that has left, and tells of those that stand still, each time once.
+// Ends connections to machines that are gone and jobs that wait for a rank that has left, and tells of those that
+// stand still, each time once.
 void Service::watch_for_stalls() {
   const double now = monotonic_seconds();
   if (now < watched_at_ + kWatchSeconds) return;
   watched_at_ = now;
   for (auto& [number, job] : jobs_) {
+    for (const Rank& rank : std::views::values(job->ranks)) {
+      if (rank.control) rank.control->end_if_unanswered();
+    }
     if (!job->dense || job->ranks.empty()) continue;
     const DenseJob::Standing standing = job->dense->standing();
     JobMetrics& metrics = *job->metrics;
@@ -359,16 +348,18 @@ void Service::choose_spinning() {
 
 void Service::wait_for_events() {
   acceptor_.add_to(waits_);
-  const auto add = [&](const Connection& connection) { waits_.add(connection, takes_requests(connection)); };
+  const auto add = [&](const Connection& connection, std::size_t owed = 0) {
+    waits_.add(connection, takes_requests(connection, owed));
+  };
   for (const auto& [number, job] : jobs_) {
     const bool takes = !job->rack || !job->rack->congested();
-    for (const Rank& rank : std::views::values(job->ranks)) {
-      if (takes && rank.control && !rank.left) add(*rank.control);
+    for (const auto& [rank, from] : job->ranks) {
+      if (takes && from.control && !from.left) add(*from.control, job->rack ? job->rack->owed(rank) : 0);
     }
     if (!job->rack || !job->rack->ready()) continue;
     for (const auto& control : job->rack->controls()) add(*control);
   }
-  for (const Leaving& leaving : leaving_) add(*leaving.connection);
+  leaving_.add_to(waits_);
   for (const auto& probe : probes_) add(*probe);
   if (std::exchange(has_more_, false)) waits_.end_at(0);
   waits_.wait();
@@ -386,7 +377,7 @@ void Service::admit(net::Acceptor::PendingConnection pending) {
   connection->keep(std::move(*place));
   if (pending.claim.identity.purpose == kSparseConnection) {
     const Status admitted = sparse_.admit(pending.claim, connection);
-    if (!admitted) refuse(std::move(connection), admitted.error().message);
+    if (!admitted) refuse(std::move(connection), admitted.error().message, admitted.error().code);
   } else if (pending.claim.identity.purpose == kServerControl) {
     admit_control(pending.claim, std::move(connection));
   } else if (pending.claim.identity.purpose >= kServerReplica) {
@@ -421,12 +412,12 @@ void Service::send_back() {
 
 void Service::turn_away(std::unique_ptr<Connection> connection, const Error& error) {
   say(*connection, kServerFailed, 0, encode(error));
-  leaving_.push_back({std::move(connection), monotonic_seconds() + kLastWordsSeconds});
+  leaving_.add(std::move(connection), kLastWordsSeconds);
 }
 
-void Service::refuse(std::unique_ptr<Connection> connection, const std::string& why) {
+void Service::refuse(std::unique_ptr<Connection> connection, const std::string& why, ErrorCode code) {
   metrics_->refused_after_it.add(1);
-  turn_away(std::move(connection), {ErrorCode::kRefused, why, -1});
+  turn_away(std::move(connection), {code, why, -1});
 }
 
 Service::Job* Service::find_job(const std::string& tenant, const std::string& name) const {
@@ -440,8 +431,8 @@ Service::Job* Service::find_job(const std::string& tenant, const std::string& na
 void Service::admit_control(const Claim& claim, std::unique_ptr<Connection> connection) {
   const std::string name = claim.identity.tenant + "/" + claim.identity.job;
   Job* job = find_job(claim.identity.tenant, claim.identity.job);
-  if (job != nullptr && job->claim.identity.session != claim.identity.session && is_elastic(*job) &&
-      is_deserted(*job)) {
+  if (job != nullptr && job->claim.identity.session != claim.identity.session &&
+      (is_elastic(*job) ? is_deserted(*job) : is_over(*job))) {
     forget(*job);
     jobs_.erase(job->number);
     job = nullptr;
@@ -602,7 +593,8 @@ Status Service::receive_from(Job& job, int rank) {
       has_more_ = true;
       break;
     }
-    const auto message = takes_requests(*from.control) ? from.control->try_receive() : std::nullopt;
+    const std::size_t owed = job.rack ? job.rack->owed(rank) : 0;
+    const auto message = takes_requests(*from.control, owed) ? from.control->try_receive() : std::nullopt;
     const auto moved = message ? from.control->progress() : Result<bool>(true);
     if (!message || !moved) {
       const Error& error = message ? moved.error() : message.error();

@@ -16,6 +16,7 @@
 
 #include "motley/net/admission.h"
 #include "motley/net/connection.h"
+#include "motley/net/lingering_connections.h"
 #include "motley/ps/dense/aggregation_thread.h"
 #include "motley/ps/dense/dense_job.h"
 #include "motley/ps/dense/rack_job.h"
@@ -100,13 +101,6 @@ class Service {
     std::shared_ptr<JobMetrics> metrics;
     StallWatch watch;
   };
-  // A connection with last words.
-  struct Leaving {
-    std::unique_ptr<net::Connection> connection;
-    double until;
-    bool announced = false;
-  };
-
   // What still connects to other servers for a job that is over.
   struct Ending {
     std::shared_ptr<RackJob> rack;
@@ -162,10 +156,10 @@ class Service {
   void receive_from_keeper(Job& job);
   void end(Job& job, const Error& error);
   Job* find_job(const std::string& tenant, const std::string& name) const;  // null: there is none
-  void refuse(std::unique_ptr<net::Connection> connection, const std::string& why);
+  void refuse(std::unique_ptr<net::Connection> connection, const std::string& why,
+              ErrorCode code = ErrorCode::kRefused);
   void turn_away(std::unique_ptr<net::Connection> connection, const Error& error);
   void send_back();
-  static bool has_left(Leaving& leaving);
   void judge_lost();
   void watch_for_stalls();
   void choose_spinning();
@@ -184,7 +178,7 @@ class Service {
   SparseService sparse_;
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
   std::uint64_t next_job_ = 1;
-  std::vector<Leaving> leaving_;
+  net::LingeringConnections leaving_;  // with last words
   std::vector<Ending> ending_;
   std::vector<std::unique_ptr<net::Connection>> probes_;
   std::vector<Lost> suspected_;

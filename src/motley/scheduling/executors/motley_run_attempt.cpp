@@ -177,11 +177,14 @@ Status end_rest(const std::filesystem::path& folder) {
   return {};
 }
 
+// A disk that is full or away for a while may be well again; a folder that was removed is not written any more.
 Status note_surely(const std::filesystem::path& folder, const Ending& ending) {
   const Deadline deadline = Deadline::after(kNoteSeconds);
   for (bool has_failed = false;; has_failed = true) {
     Status noted = note_ended(folder, ending.code, ending.why);
-    if (noted || deadline.passed()) return noted;
+    std::error_code unknown;
+    const bool is_gone = !std::filesystem::exists(folder, unknown) && !unknown;
+    if (noted || is_gone || deadline.passed()) return noted;
     if (!has_failed) std::fprintf(stderr, "motley: %s; trying again\n", noted.error().message.c_str());
     SteadyClock::instance().sleep_until(monotonic_seconds() + kRetrySeconds);
   }
