@@ -2,6 +2,8 @@
 // unread, a connection would be reset, and that takes along what the other end has not read yet. One thread calls all.
 #pragma once
 
+#include <poll.h>
+
 #include <memory>
 #include <utility>
 #include <vector>
@@ -20,7 +22,7 @@ class LingeringConnections {
   // Adds what to wait for.
   void add_to(WaitSet& waits) const {
     for (const Lingering& one : lingering_) {
-      waits.add(*one.connection, !one.connection->wants_to_write());
+      waits.add(one.connection->descriptor(), one.is_finished ? POLLIN : POLLOUT);
       waits.end_at(one.until);
     }
   }
@@ -37,8 +39,11 @@ class LingeringConnections {
 
   static bool is_over(Lingering& one) {
     Connection& connection = *one.connection;
-    if (!connection.progress() || monotonic_seconds() >= one.until) return true;
-    if (connection.wants_to_write()) return false;
+    if (monotonic_seconds() >= one.until) return true;
+    if (!one.is_finished) {
+      if (!connection.progress()) return true;
+      if (connection.wants_to_write()) return false;
+    }
     for (int taken = 0; taken < kMaxFrames; ++taken) {
       const auto message = connection.try_receive();
       if (!message) return true;
