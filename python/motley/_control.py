@@ -91,7 +91,9 @@ class Launcher:
 @functools.cache
 def find_launcher() -> Launcher | None:
     """None where ``motley run --elastic`` has not started this process; one that a rank has started is none of the job's."""
-    launcher, descriptor, place, kind = os.environ.get(VARIABLE, "0 0 0 none").split()
+    if VARIABLE not in os.environ:
+        return None
+    launcher, descriptor, place, kind = os.environ[VARIABLE].split()
     if int(launcher) != os.getppid():
         return None
     return Launcher(int(descriptor), int(place), kind)
