@@ -132,7 +132,6 @@ class _Weight:
 
     def end_pass(self) -> None:
         """After the last batch of a pass: until the next one other uses of the model are averaged as PyTorch does."""
-        raise NotImplementedError
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         """Sets the weights of a step in which this rank has so many of the samples, and begins to measure it."""
