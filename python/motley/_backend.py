@@ -73,7 +73,7 @@ def renew(group: dist.ProcessGroup | None) -> None:
     own: Any = group or dist.group.WORLD
     backend: Any = find(own)
     store = dist.distributed_c10d._world.pg_map[own][1]  # which lives as long as the group does
-    options = Options(store, own.rank(), own.size(), backend.options._timeout, dist.get_process_group_ranks(own), own.group_name)
+    options = Options(store, own.rank(), own.size(), backend.timeout, dist.get_process_group_ranks(own), own.group_name)
     backend.renew(_ranks(options), options.timeout.total_seconds(), *_meet(options))
 
 

@@ -188,10 +188,12 @@ def forget_groups() -> None:
 
 def find_timeout(group: dist.ProcessGroup | None) -> timedelta:
     """A process group's."""
+    if (backend := _backend.find(group)) is not None:
+        return backend.timeout
     try:
         own: Any = group if group is not None else dist.group.WORLD
-        backend: Any = own._get_backend(torch.device("cpu"))
-        return timedelta(seconds=backend.options._timeout.total_seconds())
+        other: Any = own._get_backend(torch.device("cpu"))
+        return timedelta(seconds=other.options._timeout.total_seconds())
     except (AttributeError, RuntimeError):
         return dist.default_pg_timeout
 

@@ -41,6 +41,7 @@ class Backend final : public c10d::Backend {
   const std::string getBackendName() const override { return "motley"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
+  std::chrono::milliseconds timeout() const { return options_->timeout; }
 
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& options) override;

@@ -82,6 +82,7 @@ void add_backend(py::module_& module) {
            py::arg("rank"), py::arg("ranks"), py::arg("timeout"), py::arg("rendezvous"), py::arg("gloo"),
            py::arg("why_no_gloo"), py::call_guard<py::gil_scoped_release>())
       .def("give_up", &Backend::give_up, py::arg("reason"), py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("timeout", &Backend::timeout)
       .def_property_readonly("is_out_of_memory", &Backend::is_out_of_memory)
       .def(
           "renew",
