@@ -171,12 +171,13 @@ class _HookWeight(_Weight):
         self._was_used = True  # whether the model has computed since the step began
         self._is_ahead = False  # whether in this pass a step began before that
         self._due = 0  # micro-batches of a step that has begun and whose running statistics are not noted yet
+        self._unused = 0  # batches that were yielded and on which the model has not computed
 
     def begin_pass(self) -> None:
-        self._was_used, self._is_ahead = True, False
+        self._was_used, self._is_ahead, self._unused = True, False, 0
 
     def end_pass(self) -> None:
-        if self._was_used:  # else the last batch was asked for ahead of its use
+        if self._unused == 0:  # else the last batch was asked for ahead of its use
             self.shared.begin(self.device)
             self.shared.weight = self.shared.share = 1 / self.ranks
             self._accumulates, self._sizes, self._due = True, (0, 0), 0
@@ -199,7 +200,10 @@ class _HookWeight(_Weight):
 
     def note_forward(self, *_: Any) -> None:
         """Before each forward of the model: where the first one in training mode of a step begins, running statistics are as before it."""
-        if self._due and self.model.training and torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return
+        self._unused = max(0, self._unused - 1)
+        if self._due and self.model.training:
             self._begin_statistics(self._due)
             self._due = 0
 
@@ -233,6 +237,7 @@ class _HookWeight(_Weight):
 
     def begin_batch(self, is_last: bool) -> None:
         self.model.require_backward_grad_sync = is_last
+        self._unused += 1
 
     @property
     def is_renewable(self) -> bool:

@@ -330,6 +330,11 @@ class Equality(RanksTest):
         for weighted, plain in self.on_ranks(train_after_loading):
             torch.testing.assert_close(weighted, plain, rtol=1e-12, atol=0)
 
+    def test_a_last_batch_that_was_asked_for_ahead_of_its_use(self):
+        results, net = self.on_ranks(train_ahead), Net()
+        alone = train_alone(whole_steps(results), net, torch.optim.SGD(net.parameters(), lr=0.01))
+        self.assertLess(largest_difference(results, alone), 1e-12)
+
     def test_a_mean_over_all_samples(self):
         for value in self.on_ranks(evaluate, self.recorded(9, 24, SAMPLES, 3)):
             self.assertAlmostEqual(value, (SAMPLES - 1) / 2, places=9)
@@ -521,6 +526,30 @@ def train_after_loading():
         mean_loss(model, data.inputs[mine], data.targets[mine]).backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
     return gradients
+
+
+def train_ahead():
+    """A pass of two steps of two micro-batches each, of which each batch is used once the next one has been asked for, with a split that
+    stays the same."""
+    loader = motley.DataLoader(torch.utils.data.Subset(Data(), range(48)), 24, gradient_accumulation_steps=2, batch_split=[6, 4, 2])
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    model = motley.weight_gradients(DDP(net), loader)
+    used, mine, batches = [], [], iter(loader)
+    batch, ends = next(batches), [False, True, False, True]
+    for is_last in ends:
+        upcoming = next(batches, None)
+        indices, inputs, targets = batch
+        model.require_backward_grad_sync = is_last
+        (mean_loss(model, inputs, targets) / 2).backward()
+        mine += indices.tolist()
+        if is_last:
+            used.append(mine)
+            mine = []
+            optimizer.step()
+            optimizer.zero_grad()
+        batch = upcoming
+    return {"used": used, "weights": weights(net)}
 
 
 def evaluate(recorded):
