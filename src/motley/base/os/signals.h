@@ -95,4 +95,13 @@ Result<std::thread> try_start_thread(Work work) {
   }
 }
 
+// The same, and `otherwise(error)` here where no thread could be started; then what is returned is none.
+template <class Work, class Otherwise>
+std::thread start_thread_or(Work work, const Otherwise& otherwise) {
+  auto thread = try_start_thread(std::move(work));
+  if (thread) return std::move(*thread);
+  otherwise(thread.error());
+  return {};
+}
+
 }  // namespace motley

@@ -52,18 +52,14 @@ RackJob::RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bo
     : join_(std::move(join)),
       rack_(join_.racks.list_racks()[static_cast<std::size_t>(claim.identity.rank)]),
       ranks_(join_.racks.list_ranks(rack_)) {
-  auto thread = try_start_thread([this, claim = std::move(claim), token, payload_checksum, encryption, wake] {
-    connecting_ = connect(claim, token, payload_checksum, encryption);
+  const auto end = [this, wake = std::move(wake)](Result<Uplinks> connected) {
+    connecting_ = std::move(connected);
     over_ = true;
     wake();
-  });
-  if (thread) {
-    thread_ = std::move(*thread);
-    return;
-  }
-  connecting_.emplace(fail(std::move(thread).error()));
-  over_ = true;
-  wake();
+  };
+  thread_ = start_thread_or([this, claim = std::move(claim), token, payload_checksum, encryption,
+                             end] { end(connect(claim, token, payload_checksum, encryption)); },
+                            [&](const Error& error) { end(fail(error)); });
 }
 
 // The servers of a job's racks meet: each is a worker of a further job, between the racks, which all of them serve; one

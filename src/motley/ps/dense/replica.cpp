@@ -15,18 +15,12 @@ constexpr double kKeeperLookSeconds = 0.05;    // between two looks at whether i
 }  // namespace
 
 ReplicaLinks::ReplicaLinks(Options options, std::function<void()> wake) : options_(std::move(options)) {
-  auto thread = try_start_thread([this, wake] {
-    connecting_ = connect();
+  const auto end = [this, wake = std::move(wake)](Result<Channels> connected) {
+    connecting_ = std::move(connected);
     over_ = true;
     wake();
-  });
-  if (thread) {
-    thread_ = std::move(*thread);
-    return;
-  }
-  connecting_.emplace(fail(std::move(thread).error()));
-  over_ = true;
-  wake();
+  };
+  thread_ = start_thread_or([this, end] { end(connect()); }, [&](const Error& error) { end(fail(error)); });
 }
 
 ReplicaLinks::~ReplicaLinks() {
