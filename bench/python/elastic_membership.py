@@ -64,8 +64,8 @@ def measure_pair(method, flags):
         jobs = []
         for own in flags:
             shared = (stack.enter_context(Servers()).flags if method == "parameter-server" else ("--gradient-sync.method", method))
-            jobs.append(Job(EXAMPLES / "demo/job.yaml", [None, None], "--baseline.every", 0, "--batch-split.mode", "equal", "--epochs", 1000,
-                            "--checkpoint.keep", 0, *shared, *own, faults=False))
+            jobs.append(Job(EXAMPLES / "demo/job.yaml", [None, None], "--baseline.every", 0, "--batch-split.mode", "equal",
+                            "--epochs", 1000, "--checkpoint.keep", 0, *shared, *own, faults=False))
             stack.callback(jobs[-1].close)
         return run_in_turns(jobs)
 
