@@ -101,6 +101,8 @@ class Serving(Scenario):
         for racks in ("0,0,0", "0,1", "0,1,2"):
             output = self.train("bad", *same, *placed, "hierarchical", *named, "--gradient-sync.racks", racks, expect=2)
             self.assertIn("gradient_sync.racks", output)
+        output = self.train("bad", *same, "--gradient-sync.method", "auto", *named, "--gradient-sync.racks", "0,7,1", expect=2)
+        self.assertIn("gradient_sync.racks", output)
         output = self.train("bad", *same, *placed, "colocated", *named, expect=2)
         self.assertIn("gradient_sync.placement", output)
         output = self.train("bad", *same, *placed, "hierarchical", "--gradient-sync.racks", "0,0,1", expect=2)

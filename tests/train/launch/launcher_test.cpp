@@ -45,6 +45,17 @@ TEST_F(LauncherTest, AllThatEndWell) {
   EXPECT_EQ(read_file(run_->log_file(1)).value_or(""), "I am 1 of 2\n");
 }
 
+TEST_F(LauncherTest, WhoStartedItMayIgnoreTheEndOfChildren) {
+  struct sigaction ignore{}, former, after;
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGCHLD, &ignore, &former);
+  const Status status = launch("exit $MOTLEY_RANK", Deadline::after(30));
+  ::sigaction(SIGCHLD, &former, &after);
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().message, HasSubstr("ended with status 1"));
+  EXPECT_EQ(after.sa_handler, SIG_IGN) << "it is left as it was";
+}
+
 TEST_F(LauncherTest, WorkersAreForksWhereTheyMayBe) {
   LaunchOptions options;
   options.program.command = {"/bin/echo"};

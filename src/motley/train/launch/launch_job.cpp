@@ -11,6 +11,16 @@
 namespace motley::train {
 namespace {
 
+// Each worker's rack is one of the servers', and each server has a worker.
+Status check_racks(const Job& job, int workers) {
+  MOTLEY_ASSIGN(const auto servers, read_servers(job));
+  std::vector<std::string> names;
+  for (const auto& server : servers) names.push_back(net::to_string(server.endpoint));
+  const std::vector<int> racks(job.gradient_sync.racks.begin(), job.gradient_sync.racks.end());
+  const auto plan = ps::make_rack_plan(names, racks, workers);
+  return plan ? Status{} : fail(plan.error().within("gradient_sync.racks"));
+}
+
 // What is wrong with the servers and racks of a job with gradient_sync.method parameter-server, as far as the keys
 // tell.
 Status check_servers(const Job& job, int workers) {
@@ -45,12 +55,7 @@ Status check_servers(const Job& job, int workers) {
         "gradient_sync.servers: empty; accepted with gradient_sync.racks: 'host:port' of a `motley server` in each "
         "rack");
   }
-  MOTLEY_ASSIGN(const auto servers, read_servers(job));
-  std::vector<std::string> names;
-  for (const auto& server : servers) names.push_back(net::to_string(server.endpoint));
-  const std::vector<int> racks(sync.racks.begin(), sync.racks.end());
-  const auto plan = ps::make_rack_plan(names, racks, workers);
-  return plan ? Status{} : fail(plan.error().within("gradient_sync.racks"));
+  return check_racks(job, workers);
 }
 
 // What the server of a job's own is started with; empty for a job that needs none.
@@ -78,7 +83,12 @@ Status check_inputs(const ResolvedJob& resolved) {
   if ((method == "parameter-server" || method == "auto") && !job.gradient_sync.servers.empty()) {
     MOTLEY_TRY(read_servers(job));
   }
-  if (method == "parameter-server") MOTLEY_TRY(check_servers(job, static_cast<int>(cluster.workers.size())));
+  const int workers = static_cast<int>(cluster.workers.size());
+  if (method == "parameter-server") {
+    MOTLEY_TRY(check_servers(job, workers));
+  } else if (method == "auto" && !job.gradient_sync.servers.empty() && !job.gradient_sync.racks.empty()) {
+    MOTLEY_TRY(check_racks(job, workers));
+  }
   if (!job.model.path.empty() && !std::ifstream(job.model.path)) {
     return fail(ErrorCode::kInvalidInput, "model.path: cannot read '{}': {}", job.model.path, errno_text());
   }

@@ -158,6 +158,7 @@ void forward_output(Child& child, ProgressLine& progress, bool quiet) {
     } else if (!child.partial.empty()) {
       child.partial += '\n';
     }
+    child.log.clear();  // a disk that was full may have room again
     std::size_t begin = 0;
     for (std::size_t end; (end = child.partial.find('\n', begin)) != std::string::npos; begin = end + 1) {
       const std::string line = child.partial.substr(begin, end - begin + 1);
@@ -198,6 +199,10 @@ class Signals {
       const bool is_ignored = ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
       if (with_stops && !(signal == SIGHUP && is_ignored)) sigaddset(&taken, signal);  // ignored as nohup leaves it
     }
+    // Where whoever started this process ignores the end of children, the system would take ours away unasked.
+    struct sigaction usual{};
+    usual.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &usual, &former_child_);
     ::sigprocmask(SIG_BLOCK, &taken, &former_mask_);
     descriptor_ = ::signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC);
   }
@@ -206,6 +211,7 @@ class Signals {
   ~Signals() {
     ::close(descriptor_);
     ::sigprocmask(SIG_SETMASK, &former_mask_, nullptr);
+    ::sigaction(SIGCHLD, &former_child_, nullptr);
   }
 
   int descriptor() const { return descriptor_; }
@@ -224,6 +230,7 @@ class Signals {
 
  private:
   sigset_t former_mask_;
+  struct sigaction former_child_;
   int descriptor_ = -1;
   bool was_asked_ = false;
 };
