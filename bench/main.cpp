@@ -118,7 +118,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"settings", schedule_settings},
         {"gadget-contended", schedule_gadget_contended},
         {"rounding", schedule_rounding},
-        {"unlike", schedule_heterogeneous},
+        {"heterogeneous", schedule_heterogeneous},
         {"sia", schedule_sia},
         {"slots", schedule_slots}}},
       {"serve", {{"all", serve_bench}}},
