@@ -403,6 +403,24 @@ TEST(BatchSplitter, ShortWindowsKeepProportionsAndMinimums) {
   }
 }
 
+// Proportions say how the shares compare, whatever they are measured in.
+TEST(BatchSplitter, ProportionsMayBeOfAnySize) {
+  const auto shares = [](std::vector<double> proportions) {
+    BatchSplitOptions options = options_for(proportions.size(), 300);
+    options.policy = SplitPolicy::kFixed;
+    options.proportions = std::move(proportions);
+    const auto partition = BatchSplitter::create(options);
+    EXPECT_TRUE(partition) << partition.error().message;
+    return partition ? partition->shares() : BatchSplit();
+  };
+  EXPECT_EQ(shares({19.5e12, 9.75e12}), (BatchSplit{200, 100}));  // such as operations a second
+  EXPECT_EQ(shares({1e308, 5e307}), (BatchSplit{200, 100}));
+  EXPECT_EQ(shares({1e-310, 1e-310}), (BatchSplit{150, 150}));
+  EXPECT_EQ(shares({1e-310, 0}), (BatchSplit{299, 1}));  // each has a sample at least
+  EXPECT_EQ(shares({3, 2, 1}), (BatchSplit{150, 100, 50}));
+  EXPECT_EQ(shares({3e-20, 2e-20, 1e-20}), (BatchSplit{150, 100, 50}));
+}
+
 // Whichever worker pulls a shard, its size is within that worker's limits; where no number of shards does that, it is
 // refused.
 TEST(BatchSplitter, ShardsAreWithinTheLimitsOfAllWorkers) {

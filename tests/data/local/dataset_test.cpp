@@ -217,7 +217,9 @@ TEST(Dataset, RefusesBadCsvByLineAndColumn) {
   EXPECT_THAT(with("x,y\n1,-1\n"), HasSubstr("class -1"));
   EXPECT_THAT(with("x,z\n1,0\n"), HasSubstr("no column 'y'"));
   EXPECT_THAT(with("x,x,y\n"), HasSubstr("two columns are named 'x'"));
+  EXPECT_THAT(with("x, x,y\n"), HasSubstr("two columns are named 'x'"));
   EXPECT_THAT(with("x,,y\n"), HasSubstr("column 2 has no name"));
+  EXPECT_THAT(with("x, ,y\n"), HasSubstr("column 2 has no name"));
   EXPECT_THAT(with("x,y\n"), HasSubstr("0 samples"));
   EXPECT_THAT(with(""), HasSubstr("column 1 has no name"));
   EXPECT_THAT(with("y\n1\n"), HasSubstr("of 0 features"));

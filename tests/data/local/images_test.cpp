@@ -255,6 +255,13 @@ TEST_F(ImageFolders, ALinkToAFolderThatItIsInIsAnError) {
   }
 }
 
+TEST_F(ImageFolders, ALinkToItselfBesideTheClassesIsNoClass) {
+  std::filesystem::create_symlink("loop", folder_.path / "train/loop");
+  const auto dataset = open();
+  ASSERT_NE(dataset, nullptr);
+  EXPECT_THAT(dataset->preprocessing().class_names, ElementsAre("cat", "dog"));
+}
+
 constexpr std::int64_t kShape[] = {2, 4, 5};
 
 std::vector<float> make_images(std::size_t count) {

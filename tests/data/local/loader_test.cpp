@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "tests/no_threads.h"
+
 namespace motley::data {
 namespace {
 
@@ -136,6 +138,19 @@ TEST(Loader, ThreadsReadPartsOfABatch) {
   EXPECT_THAT(batch->values, ElementsAre(1.5F));
   ASSERT_TRUE(loader.request(Samples{1, 2, 666}));
   EXPECT_THAT(loader.take(Deadline::after(30)).error().message, HasSubstr("sample 666 is gone"));
+}
+
+TEST(Loader, PartsForWhichThereIsNoThreadAreReadAllTheSame) {
+  const FakeDataset dataset;
+  Batch batch;
+  batch.samples = {4, 9, 2, 7};
+  const NoThreads none;
+  const Status status = read_batch(dataset, batch, {}, 3);
+  ASSERT_TRUE(status) << status.error().message;
+  EXPECT_THAT(batch.features, ElementsAre(4, -4, 9, -9, 2, -2, 7, -7));
+  EXPECT_THAT(batch.values, ElementsAre(2, 4.5F, 1, 3.5F));
+  batch.samples = {1, 2, 666};
+  EXPECT_THAT(read_batch(dataset, batch, {}, 3).error().message, HasSubstr("sample 666 is gone"));
 }
 
 TEST(Loader, AugmentsAsTheEpochSays) {

@@ -54,6 +54,16 @@ TEST_F(Tables, NumbersHaveOneSign) {
   }
 }
 
+// As blanks around cells are.
+TEST_F(Tables, BlanksAroundTheNamesOfColumnsAreNoPartOfThem) {
+  source_.drop_columns = {"b"};
+  const auto dataset = open("a, b , y\n1,2,0\n3,4,1\n");
+  EXPECT_THAT(dataset->preprocessing().columns, ElementsAre("a"));
+  const Batch batch = read(*dataset);
+  EXPECT_THAT(batch.features, ElementsAre(1, 3));
+  EXPECT_THAT(batch.classes, ElementsAre(0, 1));
+}
+
 TEST_F(Tables, RowsWithMissingCellsAreDropped) {
   source_.missing = MissingCells::kDrop;
   const auto dataset = open("a,b,y\n1,10,0\n,20,1\n4,NA,0\n9,60,1\n5,5,\n");

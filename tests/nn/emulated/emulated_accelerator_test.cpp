@@ -29,6 +29,7 @@ class AcceleratorEnvironment : public ::testing::Environment {
     options.devices = 2;
     options.memory_bytes = 256e6;
     options.link_bytes_per_second = 2e9;
+    options.flops_per_second = 1e9;
     options.refuses_pageable = true;
     const Status enabled = enable(options);
     ASSERT_TRUE(enabled) << enabled.error().message;
@@ -179,6 +180,34 @@ TEST_F(EmulatedAccelerator, TakesTheTimeOfItsLink) {
   device.copy_(host, true);
   guard_.synchronizeDevice(0);
   EXPECT_GE(monotonic_seconds() - before, 4e-3);
+}
+
+// On the device's clock, which a busy machine makes longer only.
+TEST_F(EmulatedAccelerator, TakesTheTimeOfWhatConvolutionsMultiply) {
+  const auto milliseconds = [&](const std::function<void()>& work) {
+    c10::Event begin(device_.type(), c10::EventFlag::BACKEND_DEFAULT),
+        end(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+    begin.record(current());
+    work();
+    end.record(current());
+    end.synchronize();
+    return begin.elapsedTime(end);
+  };
+  const auto ones = [&](std::initializer_list<std::int64_t> sizes) {
+    return torch::ones(sizes, torch::device(device_)).requires_grad_();
+  };
+  const torch::Tensor input = ones({8, 16, 32, 32}), weight = ones({16, 8, 3, 3});
+  const double flops = 2.0 * (8 * 16 * 16 * 16) * (8 * 9);  // each value of the result with half of the channels
+  torch::Tensor result;
+  EXPECT_GE(milliseconds([&] { result = torch::conv2d(input, weight, {}, 2, 1, 1, 2); }), flops / 1e6 - 1e-3);
+  const torch::Tensor gradient = torch::ones_like(result);
+  EXPECT_GE(milliseconds([&] { torch::autograd::grad({result}, {input, weight}, {gradient}); }),
+            2 * flops / 1e6 - 1e-3);
+
+  const torch::Tensor wide = ones({16, 32, 3, 3});
+  const double transposed_flops = 2.0 * (8 * 16 * 32 * 32) * (32 * 9);  // each value of the input
+  EXPECT_GE(milliseconds([&] { result = torch::conv_transpose2d(input, wide, {}, 1, 1); }),
+            transposed_flops / 1e6 - 1e-3);
 }
 
 // What a program forgets.

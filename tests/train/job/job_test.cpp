@@ -6,6 +6,7 @@
 
 #include "motley/base/os/file.h"
 #include "motley/ps/protocol/server_protocol.h"
+#include "motley/train/job/job_data.h"
 #include "motley/train/job/servers.h"
 
 namespace motley::train {
@@ -90,11 +91,63 @@ TEST_F(JobTest, ItsFileIsRefusedWithPlaceAndReason) {
   EXPECT_THAT(read("batch: 64\n").error().message, HasSubstr("global_batch_size"));
 }
 
+TEST_F(JobTest, NamesOfColumnsMayBeAList) {
+  const auto job = read("data:\n  drop_columns: [id, name]\n  categorical_columns: []\n  one_hot_columns:\n    - a\n");
+  ASSERT_TRUE(job) << job.error().message;
+  EXPECT_EQ(job->data.drop_columns, "id, name");
+  EXPECT_EQ(job->data.categorical_columns, "");
+  EXPECT_EQ(job->data.one_hot_columns, "a");
+
+  ASSERT_TRUE(write_file(folder_ / "t.csv", "id,x,name,y\na,1,b,0\nc,2,d,1\n"));
+  const auto table = read("data: {name: csv, train: t.csv, target: y, drop_columns: [id, name]}\n");
+  ASSERT_TRUE(table) << table.error().message;
+  const auto dataset = open_training_data(*table);
+  ASSERT_TRUE(dataset) << dataset.error().message;
+  EXPECT_THAT((*dataset)->preprocessing().columns, testing::ElementsAre("x"));
+}
+
+TEST_F(JobTest, OtherKeysTakeNoList) {
+  EXPECT_THAT(read("seed: 1\ndata: {target: [y]}\n").error().message,
+              HasSubstr("job.yaml:2: data.target: a list is not accepted here; accepted: a text"));
+  EXPECT_THAT(read("seed: [1]\n").error().message,
+              HasSubstr("job.yaml:1: seed: a list is not accepted here; accepted: an integer"));
+  EXPECT_THAT(read("sed: [1]\n").error().message, HasSubstr("job.yaml:1: unknown key 'sed'"));
+  // What only looks like one is a text, which the file of the effective job keeps.
+  Job job;
+  ASSERT_TRUE(apply_flags(job, {{"data.target", "[1]"}, {"data.drop_columns", "[2]"}}));
+  const auto again = read(format_job(job));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->data.target, "[1]");
+  EXPECT_EQ(again->data.drop_columns, "[2]");
+}
+
+TEST_F(JobTest, TargetsOfBceAreFromZeroToOne) {
+  ASSERT_TRUE(write_file(folder_ / "good.csv", "x,y\n1,0\n2,0.25\n3,1\n"));
+  ASSERT_TRUE(write_file(folder_ / "bad.csv", "x,y\n1,0\n2,2.5\n3,1\n"));
+  const auto job_with = [&](const std::string& train, const std::string& loss) {
+    return *read(fmt::format("loss: {}\ndata: {{name: csv, train: {}, test: bad.csv, target: y, target_kind: real}}\n",
+                             loss, train));
+  };
+  EXPECT_TRUE(open_training_data(job_with("bad.csv", "mse")));
+  const auto refused = open_training_data(job_with("bad.csv", "bce"));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidInput);
+  EXPECT_EQ(refused.error().message,
+            "loss: 'bce' does not suit data.train, whose sample 1 (counted from 0) has the target 2.5; accepted with "
+            "bce: targets from 0 to 1");
+  const auto training = open_training_data(job_with("good.csv", "bce"));
+  ASSERT_TRUE(training) << training.error().message;
+  EXPECT_THAT(open_test_data(job_with("good.csv", "bce"), **training).error().message,
+              HasSubstr("does not suit data.test, whose sample 1"));
+}
+
 TEST_F(JobTest, ChecksEachSpec) {
   EXPECT_EQ(refused({}), "accepted");
   EXPECT_THAT(refused({{"optimizer.betas", "0.9"}}), HasSubstr("optimizer.betas: 1 numbers are given; accepted: two"));
   EXPECT_THAT(refused({{"optimizer.nesterov", "true"}, {"optimizer.momentum", "0"}}), HasSubstr("optimizer.nesterov"));
   EXPECT_THAT(refused({{"epochs", "0"}}), HasSubstr("epochs and steps are both 0"));
+  EXPECT_THAT(refused({{"baseline.every", "3"}}), HasSubstr("baseline.every: 3, of which baseline.steps 3"));
+  EXPECT_EQ(refused({{"baseline.every", "4"}}), "accepted");
   EXPECT_THAT(refused({{"batch_split.mode", "replay"}}), HasSubstr("batch_split.replay"));
   EXPECT_THAT(refused({{"device", "tpu"}}), HasSubstr("device: 'tpu' is not accepted; accepted: auto, cpu, cuda"));
   EXPECT_THAT(refused({{"emulation", "p.json"}}), HasSubstr("emulation: "));

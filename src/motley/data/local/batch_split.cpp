@@ -138,9 +138,13 @@ Result<BatchSplitter> BatchSplitter::create(BatchSplitOptions options) {
 // too small for everyone's minimum, the workers of smallest weight (the last of equals) get nothing, and where even
 // that does not do, the worker of largest weight gets all.
 BatchSplit BatchSplitter::proportional(std::span<const double> weights, std::uint32_t window) const {
-  const double largest = std::ranges::max(weights);
+  // The solver's floor under seconds a sample is an absolute one: the largest weight is made 1 to 2, by a power of two,
+  // which changes no digit of a share.
+  const int exponent = std::ilogb(std::ranges::max(weights));
+  const auto scaled = [exponent](double weight) { return std::scalbn(weight, -exponent); };
+  const double least_weight = 1e-9 * scaled(std::ranges::max(weights));
   std::vector<WorkerCost> costs;
-  for (const double weight : weights) costs.push_back({0, 1 / std::max(weight, 1e-9 * largest)});
+  for (const double weight : weights) costs.push_back({0, 1 / std::max(scaled(weight), least_weight)});
   std::vector<std::size_t> by_weight(weights.size());
   std::iota(by_weight.begin(), by_weight.end(), std::size_t{0});
   std::ranges::stable_sort(by_weight, [&](std::size_t a, std::size_t b) { return weights[a] > weights[b]; });

@@ -138,7 +138,7 @@ struct CsvHeader {
 
 Status check_names(const std::vector<std::string>& names, const std::string& name) {
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (trimmed(names[i]).empty()) {
+    if (names[i].empty()) {
       return fail(ErrorCode::kInvalidInput, "{}:1: column {} has no name; the first line must name all columns", name,
                   i + 1);
     }
@@ -152,6 +152,7 @@ Status check_names(const std::vector<std::string>& names, const std::string& nam
 Result<CsvHeader> read_header(CsvReader& reader, const std::string& name, const TableRoles& roles) {
   CsvHeader header;
   MOTLEY_TRY(reader.next(header.names));
+  for (std::string& column : header.names) column = std::string(trimmed(column));
   const std::vector<std::string>& names = header.names;
   MOTLEY_TRY(check_names(names, name));
   std::vector<const char*> taken(names.size(), nullptr);

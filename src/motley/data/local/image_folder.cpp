@@ -42,8 +42,9 @@ class ImageFolder final : public Dataset {
   // Finds the images, in the order of their classes' and their own names.
   Status list(const DatasetSource& source) {
     std::error_code error;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
-      if (entry.is_directory()) preprocessing_.class_names.push_back(entry.path().filename().string());
+    for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
+      std::error_code unknown;  // of what leads nowhere, such as a link to itself, which is no class
+      if (at->is_directory(unknown)) preprocessing_.class_names.push_back(at->path().filename().string());
     }
     if (error || preprocessing_.class_names.empty()) {
       return fail(ErrorCode::kInvalidInput,

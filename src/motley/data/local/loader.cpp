@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <chrono>
 
+#include "motley/base/os/signals.h"
+
 namespace motley::data {
 
 namespace {
 
-// As Dataset::read, in so many threads, each of which reads a part of the samples.
+// As Dataset::read, in so many threads, each of which reads a part of the samples. The calling thread reads the parts
+// for which there is no thread.
 Status read_in_parts(const Dataset& dataset, std::span<const std::uint32_t> samples, const ReadTarget& into,
                      std::size_t threads) {
   threads = std::clamp<std::size_t>(threads, 1, std::max<std::size_t>(1, samples.size()));
@@ -26,9 +29,15 @@ Status read_in_parts(const Dataset& dataset, std::span<const std::uint32_t> samp
     }
   };
   std::vector<std::thread> helpers;
-  for (std::size_t number = 1; number < threads; ++number) helpers.emplace_back(read_part, number);
+  helpers.reserve(threads);
+  for (std::size_t number = 1; number < threads; ++number) {
+    const auto read_own = [&read_part, number] { read_part(number); };
+    helpers.push_back(start_thread_or(read_own, [&](const Error&) { read_own(); }));
+  }
   read_part(0);
-  for (std::thread& helper : helpers) helper.join();
+  for (std::thread& helper : helpers) {
+    if (helper.joinable()) helper.join();
+  }
   for (Status& result : results) MOTLEY_TRY(std::move(result));
   return {};
 }

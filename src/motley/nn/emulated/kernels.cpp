@@ -247,7 +247,8 @@ class Call {
     return value;
   }
 
-  // As long as its profile says that it takes: the bytes that it moves, and products of matrices what they multiply.
+  // As long as its profile says that it takes: the bytes that it moves, and products of matrices and
+  // convolutions what they multiply.
   void add_times() {
     const Options& options = runtime().options();
     seconds_ = options.kernel_seconds;
@@ -268,7 +269,34 @@ class Call {
     };
     if (name_ == "aten::mm" || name_ == "aten::bmm") return 2 * values(0) * last_size(1);
     if (name_ == "aten::addmm" || name_ == "aten::baddbmm") return 2 * values(1) * last_size(2);
+    if (name_ == "aten::convolution") return 2 * (is_set(6) ? values(0) : count_convolved()) * channel_weights(1);
+    if (name_ == "aten::convolution_backward") {  // the gradients of the input and of the weight, as far as wanted
+      const c10::List<bool> wanted = given_[10].toBoolList();
+      return 2.0 * (wanted[0] + wanted[1]) * (is_set(7) ? values(1) : values(0)) * channel_weights(2);
+    }
     return 0;
+  }
+
+  bool is_set(std::size_t index) const { return given_[index].toBool(); }
+
+  // What each value of a convolution's result is multiplied with or, of a transposed one, each of its input: the
+  // weights of one of the channels that the weight's first axis has.
+  double channel_weights(std::size_t index) const {
+    const at::Tensor& weight = given_[index].toTensor();
+    return static_cast<double>(weight.numel()) / static_cast<double>(std::max<std::int64_t>(1, weight.size(0)));
+  }
+
+  // Values of the result of a convolution that is not transposed.
+  double count_convolved() const {
+    const at::Tensor &input = given_[0].toTensor(), &weight = given_[1].toTensor();
+    const auto strides = given_[3].toIntVector(), padding = given_[4].toIntVector(), dilation = given_[5].toIntVector();
+    double values = static_cast<double>(input.size(0) * weight.size(0));
+    for (std::size_t axis = 0; axis < strides.size(); ++axis) {
+      const auto at = static_cast<std::int64_t>(axis) + 2;
+      const std::int64_t covered = dilation[axis] * (weight.size(at) - 1) + 1;
+      values *= static_cast<double>((input.size(at) + 2 * padding[axis] - covered) / strides[axis] + 1);
+    }
+    return values;
   }
 
   bool returns_only_tensors() const {

@@ -44,9 +44,32 @@ void resolve_path(Job& job, const std::string& key, const std::filesystem::path&
 
 // Flattens nested maps to dotted keys; every scalar keeps its text and its line.
 struct Scalar {
-  std::string text;
+  std::string text;  // of a sequence "[1, 2]"
   int line;
+  bool is_list = false;
 };
+
+bool has_numbers(const OptionText& option) {
+  return option.kind == OptionKind::kIntegers || option.kind == OptionKind::kReals;
+}
+
+// Texts that are names of columns, separated by commas.
+bool has_names(const OptionText& option) {
+  constexpr std::string_view kKeys[] = {"data.drop_columns", "data.categorical_columns", "data.one_hot_columns"};
+  return std::ranges::find(kKeys, option.key) != std::end(kKeys);
+}
+
+Status set_key(Job& job, const std::string& key, const Scalar& scalar) {
+  std::string_view text = scalar.text;
+  if (const auto entry = Job::options().find(key); entry && scalar.is_list) {
+    const OptionText& option = (*entry)->text;
+    if (!has_numbers(option) && !has_names(option)) {
+      return fail(ErrorCode::kInvalidInput, "{}: a list is not accepted here; accepted: {}", key, option.accepted());
+    }
+    if (has_names(option)) text = text.substr(1, text.size() - 2);  // none is the empty text, as with flags
+  }
+  return Job::options().set(job, key, text);
+}
 
 Status flatten(const YAML::Node& node, const std::string& prefix, const std::string& file,
                std::map<std::string, Scalar>& scalars) {
@@ -62,12 +85,13 @@ Status flatten(const YAML::Node& node, const std::string& prefix, const std::str
   if (node.IsSequence()) {
     for (const YAML::Node& item : node) {
       if (!item.IsScalar()) {
-        return fail(ErrorCode::kInvalidInput, "{}:{}: {}: a list of numbers is accepted here, not nested values", file,
-                    line, prefix);
+        return fail(ErrorCode::kInvalidInput,
+                    "{}:{}: {}: a list of numbers or of names is accepted here, not nested values", file, line, prefix);
       }
       scalar.text += (scalar.text.empty() ? "" : ", ") + item.Scalar();
     }
     scalar.text = "[" + scalar.text + "]";
+    scalar.is_list = true;
   } else if (node.IsScalar()) {
     scalar.text = node.Scalar();
   }
@@ -77,13 +101,11 @@ Status flatten(const YAML::Node& node, const std::string& prefix, const std::str
   return {};
 }
 
-std::string quoted(const std::string& text) {
+// The text as YAML reads it back; of a text that only looks like a list, no list.
+std::string quoted(const OptionText& option, const std::string& text) {
   const bool plain = !text.empty() && text.find_first_of(":#{}[],&*!|>'\"%@`\n") == std::string::npos &&
                      text.front() != ' ' && text.back() != ' ' && text.front() != '-' && text.front() != '?';
-  if (plain ||
-      (!text.empty() && text.front() == '[' && text.find_first_not_of("[]0123456789.,-+e ") == std::string::npos)) {
-    return text;
-  }
+  if (plain || has_numbers(option)) return text;
   std::string escaped = "\"";
   for (char c : text) {
     if (c == '"' || c == '\\') escaped += '\\';
@@ -122,7 +144,7 @@ Result<Job> read_job(const std::filesystem::path& path) {
   }
   Job job;
   for (const auto& [key, scalar] : scalars) {
-    if (Status set = Job::options().set(job, key, scalar.text); !set) {
+    if (Status set = set_key(job, key, scalar); !set) {
       return fail(set.error().within(fmt::format("{}:{}", file, scalar.line)));
     }
   }
@@ -154,7 +176,7 @@ std::string format_job(const Job& job) {
     if (own_section != section && !own_section.empty()) text += own_section + ":\n";
     section = own_section;
     if (!section.empty()) key = "  " + key.substr(dot + 1);
-    text += fmt::format("{}: {}\n", key, quoted(Job::options().get(job, entry)));
+    text += fmt::format("{}: {}\n", key, quoted(entry.text, Job::options().get(job, entry)));
   }
   return text;
 }
@@ -181,7 +203,8 @@ std::string changed_keys(const Job& before, const Job& now, const std::vector<st
     const bool asked = std::any_of(prefixes.begin(), prefixes.end(),
                                    [&](const std::string& prefix) { return entry.text.key.starts_with(prefix); });
     if (asked && was != is) {
-      text += fmt::format("{}{} is {}, was {}", text.empty() ? "" : "; ", entry.text.key, quoted(is), quoted(was));
+      text += fmt::format("{}{} is {}, was {}", text.empty() ? "" : "; ", entry.text.key, quoted(entry.text, is),
+                          quoted(entry.text, was));
     }
   }
   return text;

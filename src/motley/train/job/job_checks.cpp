@@ -252,7 +252,11 @@ Status check_job(const Job& job) {
   MOTLEY_TRY(
       check({{job.batch_split.mode == "fixed" && job.batch_split.fixed.empty() && job.execution.plan.empty(),
               "batch_split.fixed: batch_split.mode fixed needs the samples of each worker, such as [64, 128]"},
-             {job.training.epochs == 0 && job.training.steps == 0, "epochs and steps are both 0; give one of them"}}));
+             {job.training.epochs == 0 && job.training.steps == 0, "epochs and steps are both 0; give one of them"},
+             {job.baseline.every > 0 && job.baseline.every <= job.baseline.steps,
+              fmt::format("baseline.every: {}, of which baseline.steps {} leave no step with the job's own split; "
+                          "accepted: 0, or at least {}",
+                          job.baseline.every, job.baseline.steps, job.baseline.steps + 1)}}));
   MOTLEY_TRY(check_inputs_of_model(job));
   MOTLEY_TRY(check_keys_of_format(job.data));
   MOTLEY_TRY(check_data_keys(job.data));

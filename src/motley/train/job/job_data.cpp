@@ -120,9 +120,27 @@ Result<std::unique_ptr<data::Dataset>> open_files(const data::DatasetSource& sou
   return dataset;
 }
 
+// The loss bce of a target that is no probability has no least value, and training would go on without saying so.
+Status check_targets(const Job& job, const data::Dataset& dataset, const char* key) {
+  if (job.training.loss != "bce" || dataset.target_kind() != data::TargetKind::kReal) return {};
+  std::vector<float> values(dataset.target_width());
+  for (std::uint32_t sample = 0; sample < dataset.size(); ++sample) {
+    MOTLEY_TRY(dataset.read({&sample, 1}, {.features = {}, .classes = {}, .values = values}));
+    const auto wrong = std::ranges::find_if_not(values, [](float value) { return value >= 0 && value <= 1; });
+    if (wrong == values.end()) continue;
+    return fail(ErrorCode::kInvalidInput,
+                "loss: 'bce' does not suit {}, whose sample {} (counted from 0) has the target {}; accepted with bce: "
+                "targets from 0 to 1",
+                key, sample, *wrong);
+  }
+  return {};
+}
+
 Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, const data::Dataset* training) {
   if (job.data.name == "clicks") return data::make_clicks(make_click_source(job, training == nullptr));
-  return open_files(make_source(job, training));
+  MOTLEY_ASSIGN(auto dataset, open_files(make_source(job, training)));
+  MOTLEY_TRY(check_targets(job, *dataset, training == nullptr ? "data.train" : "data.test"));
+  return dataset;
 }
 
 Result<std::unique_ptr<data::Dataset>> open_at_server(const Job& job, data::Set set) {
