@@ -82,6 +82,17 @@ class Words(Folder):
             with self.subTest(words):
                 self.assertIn(fault, self.refuse(*words))
 
+    def test_a_job_to_submit_is_said_in_one_way(self):
+        (self.folder / "job.json").write_text("{}")
+        file = ("schedule", "submit", "--file", "job.json")
+        for words in (("--train", "job.yaml"), ("--max-retries", 5), ("--name", "q"), ("--workers", 2), ("--memory-per-worker", "1GB"),
+                      ("--profile", "p.json"), ("--speed", "k80:0.2"), ("--speedup", "2:1.9")):
+            with self.subTest(words):
+                self.assertIn(f"--file excludes {words[0]}", self.refuse(*file, *words))
+        self.assertIn("--file excludes COMMAND", self.refuse(*file, "--", "./mine.sh"))
+        self.assertIn("--train excludes COMMAND",
+                      self.refuse("schedule", "submit", "--name", "q", "--train", "job.yaml", "--", "./mine.sh"))
+
     def test_a_group_of_keys_is_answered_with_the_key_that_was_meant(self):
         (self.folder / "job.yaml").write_text("optimizer: adam\n")
         self.assertIn("job.yaml:1: 'optimizer' is a group of keys; did you mean 'optimizer.name: adam'? accepted: optimizer.name, ",

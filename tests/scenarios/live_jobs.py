@@ -43,6 +43,9 @@ class LiveJobs(LiveService):
         self.assertGreater(costs["train"][1], 0, "from SIGTERM to the end, and from the start to the first step")
         self.assertEqual(costs["other"], (0, None))
         self.assertEqual(self.not_used_once("train"), 0)
+        with self.ask("/v1/jobs/train/report") as report:
+            self.assertEqual(report.status, 200)
+            self.assertIn("text/html", report.headers["Content-Type"])
         self.assertEqual(len([1 for line in self.lines("train") if "samples_lost_or_duplicated" in line]), 2, "epochs")
 
     def test_why_and_what_if_tell_what_blocks_a_job(self):
@@ -188,6 +191,16 @@ class LiveJobs(LiveService):
         self.assertIn("workers is '5'; accepted: up to 4", self.schedule("submit", "--name", "big", "--workers", 5, "--", "true", expect=2))
         self.assertIn("there is no job 'nobody'", self.schedule("why", "nobody", expect=2))
         self.assertIn("there is no node 'x'", self.schedule("drain", "x", expect=2))
+        self.schedule("submit", "--name", "stays", "--estimated-duration", "60s", "--", "sleep", 60)
+        for name in ("", "stays?", "a/b", "stays/why"):
+            refused = f"JOB: '{name}'; accepted: the name or number of a job"
+            for command in ("why", "logs"):
+                self.assertIn(refused, self.schedule(command, name, expect=2))
+            self.assertIn(refused, self.schedule("cancel", "stays", name, expect=2))
+            self.assertIn(f"NODE: '{name}'; accepted: the name of a node", self.schedule("drain", name, expect=2))
+        self.assertNotIn("stopping", self.schedule("list"))
+        self.assertNotIn("cancelled", self.schedule("list"))
+        self.schedule("cancel", "stays")
         self.assertIn("--add-node", self.schedule("what-if", "--add-node", "x", expect=2))
         os.chmod(self.state / "token", 0o644)
         self.assertIn("token", self.schedule("list", expect=2))

@@ -50,14 +50,19 @@ class LiveService(Scenario):
             time.sleep(0.05)
         return value
 
+    def ask(self, path):
+        """The answer to GET, where the service is reached by HTTP."""
+        token = (self.state / "token").read_text().strip()
+        request = urllib.request.Request((self.state / "address").read_text().strip() + path,
+                                         headers={"Authorization": f"Bearer {token}"})
+        return urllib.request.urlopen(request, timeout=20)
+
     def may_be(self, job, wanted):
         """Whether it is worth asking as users do: the service itself is asked first, which costs no start of a program."""
         address = (self.state / "address").read_text().strip()
         if not address.startswith("http://"):
             return True
-        token = (self.state / "token").read_text().strip()
-        request = urllib.request.Request(f"{address}/v1/jobs", headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with self.ask("/v1/jobs") as answer:
             jobs = json.load(answer)["jobs"]
         return any([str(one["state"]), str(one["workers"])][: len(wanted)] == [str(word) for word in wanted]
                    for one in jobs if one["name"] == job)

@@ -86,11 +86,15 @@ class ScheduleSimulate(unittest.TestCase):
         for words, message in ((("gadget:4",), "'gadget:4'; accepted: gadget:NODES:JOBS"),
                                (("gadget:4:0",), "'gadget:4:0'; accepted"),
                                (("gadget:2:60", "--cluster", "8"), "has a cluster of its own"),
+                               (("gadget:2:60", "--save-trace", self.folder / "saved.csv"),
+                                "--save-trace: our format has no utilities, iterations, reserves and measured speeds, as jobs of "
+                                "'gadget:2:60' have; accepted: another trace"),
                                ((TRACE,), "--cluster: is missing"),
                                ((TRACE, "--cluster", "32", "--repetitions", 3), "nothing in this workload is random"),
                                (("gadget:2:60", "--repetitions", 3, "--csv", self.folder / "jobs.csv"), "with --repetitions 1 only")):
             with self.subTest(message):
                 self.assertIn(message, self.simulate(*words, expect=2))
+        self.assertFalse((self.folder / "saved.csv").exists())
 
     def test_heterogeneous_devices_and_failures(self):
         machines = ["--cluster", "2x4:v100,4x4:k80"]

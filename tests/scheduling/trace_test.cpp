@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <memory>
 
 #include "motley/base/os/file.h"
 #include "tests/temporary_folder.h"
@@ -84,6 +86,25 @@ TEST(Trace, OursMaySayHowElasticJobsAre) {
   const auto before = parse_trace("job,arrival_seconds,duration_seconds,workers,least,most\n", "t.csv");
   ASSERT_FALSE(before);
   EXPECT_THAT(before.error().message, HasSubstr("(least is now min_workers, most is now max_workers)"));
+}
+
+TEST(Trace, OursHasNotAllThatJobsMayBe) {
+  Job plain{.name = "a", .duration = 10};
+  EXPECT_TRUE(fits_format({plain}));
+  plain.elastic = Elastic{.max_workers = 4, .gradient_bytes = 1e9, .restart_cost_seconds = 5};
+  EXPECT_TRUE(fits_format({plain, plain}));
+  const auto fits_with = [&](const std::function<void(Job&)>& change) {
+    Job other = plain;
+    change(other);
+    return fits_format({plain, other});
+  };
+  EXPECT_FALSE(fits_with([](Job& job) { job.utility.weight = 2; }));
+  EXPECT_FALSE(fits_with([](Job& job) { job.utility.shape = Utility::Shape::kLinear; }));
+  EXPECT_FALSE(fits_with([](Job& job) { job.iterations = 100; }));
+  EXPECT_FALSE(fits_with([](Job& job) { job.elastic->reserve = 1e9; }));
+  EXPECT_FALSE(fits_with([](Job& job) { job.elastic->reduce_rate = 1e9; }));
+  EXPECT_FALSE(fits_with([](Job& job) { job.elastic->speedup = {{2, 1.5}}; }));
+  EXPECT_FALSE(fits_with([](Job& job) { job.elastic->measured = std::make_shared<MeasuredSpeeds>(); }));
 }
 
 TEST(Trace, OursMaySayWhatWorkersRequest) {

@@ -158,17 +158,17 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
 namespace {
 
 // The command of a job that trains as a job file says, with so many workers as the scheduler may give it where it is
-// resized in place.
+// resized in place. --run-directory and its value are words of the command, by which the service finds the run's page.
 std::vector<std::string> make_train_command(const std::string& job_file, const scheduling::SubmittedJob& job) {
   std::string train =
-      "exec $MOTLEY_SRUN \"${@:4}\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet --resume=auto "
-      "--overwrite";
+      "exec $MOTLEY_SRUN \"${@:5}\" train \"$3\" \"$1\" \"$2\" --workers \"$4\" --quiet --resume=auto --overwrite";
   if (job.resize == "in-place") {
     train += fmt::format(" --elastic {}:{}", job.min_workers > 0 ? job.min_workers : job.workers,
                          job.max_workers > 0 ? job.max_workers : job.workers);
   }
   std::vector<std::string> words = {
-      "bash", "-c", train, "motley", "{folder}", std::filesystem::absolute(job_file).string(), "{workers}"};
+      "bash",     "-c", train, "motley", "--run-directory", "{folder}", std::filesystem::absolute(job_file).string(),
+      "{workers}"};
   words.insert(words.end(), own_program().command.begin(), own_program().command.end());
   return words;
 }
@@ -215,6 +215,11 @@ std::string make_submission() {
   return fmt::format("{:08x}{:08x}", source(), source());
 }
 
+// In a path it would end before its end, or name something else.
+bool is_one_part(const std::string& name) {
+  return !name.empty() && name.find_first_of("/?") == std::string::npos;
+}
+
 // A node more, as the service takes it.
 Result<Json> parse_node(const std::string& text) {
   const std::size_t colon = text.find(':');
@@ -230,6 +235,16 @@ Result<Json> parse_node(const std::string& text) {
 }
 
 }  // namespace
+
+Result<std::string> job_path(const std::string& job) {
+  if (is_one_part(job)) return "/v1/jobs/" + job;
+  return fail(ErrorCode::kInvalidInput, "JOB: '{}'; accepted: the name or number of a job", job);
+}
+
+Result<std::string> node_path(const std::string& node) {
+  if (is_one_part(node)) return "/v1/nodes/" + node;
+  return fail(ErrorCode::kInvalidInput, "NODE: '{}'; accepted: the name of a node, without '/' and '?'", node);
+}
 
 const OptionTable<ClientRequest>& ClientRequest::options() {
   using enum OptionKind;
@@ -310,11 +325,11 @@ const OptionTable<LogsRequest>& LogsRequest::options() {
 
 Status read_logs(const LogsRequest& request, const std::stop_token& stop,
                  const std::function<void(const std::string&)>& print) {
+  MOTLEY_ASSIGN(const std::string path, job_path(request.job));
   MOTLEY_ASSIGN(SchedulerClient client, connect(request.client));
   std::int64_t attempt = request.attempt, offset = 0;
   while (!stop.stop_requested()) {
-    MOTLEY_ASSIGN(const Json part,
-                  client.get(fmt::format("/v1/jobs/{}/logs?attempt={}&offset={}", request.job, attempt, offset)));
+    MOTLEY_ASSIGN(const Json part, client.get(fmt::format("{}/logs?attempt={}&offset={}", path, attempt, offset)));
     const auto last = part["last_attempt"].get<std::int64_t>();
     if (last == 0 && !request.follow) {
       return fail(ErrorCode::kUnavailable, "job '{}' is {} and has not been started; --follow waits for it",

@@ -53,6 +53,9 @@ using Json = SchedulerClient::Json;
 inline Result<SchedulerClient> connect(const ClientRequest& request) {
   return SchedulerClient::of(request.state_dir, request.address, request.tls);
 }
+// Where the service has a job, by its name or number, and a node. Errors: kInvalidInput for what can be neither's name.
+Result<std::string> job_path(const std::string& job);
+Result<std::string> node_path(const std::string& node);
 
 struct SubmitRequest {
   ClientRequest client;

@@ -65,6 +65,16 @@ std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
 }
 
+Status save_trace(const app::Workload& workload, const std::string& file) {
+  if (!scheduling::fits_format(workload.jobs)) {
+    return fail(ErrorCode::kInvalidInput,
+                "--save-trace: our format has no utilities, iterations, reserves and measured speeds, as jobs of '{}' "
+                "have; accepted: another trace",
+                workload.name);
+  }
+  return write_named("trace", file, workload.format_jobs());
+}
+
 Status replay_once(const ReplayArguments& arguments) {
   const JsonOutput json(arguments.json);
   app::TraceReplay trace(arguments.question);
@@ -74,7 +84,7 @@ Status replay_once(const ReplayArguments& arguments) {
   std::printf("%s: %zu jobs over %s h, %s device-hours; %d devices on %zu nodes\n", workload.name.c_str(),
               workload.jobs.size(), hours(workload.jobs.back().arrival).c_str(), hours(device_seconds).c_str(),
               workload.topology.devices(), workload.topology.nodes.size());
-  if (!arguments.save_trace.empty()) MOTLEY_TRY(write_named("trace", arguments.save_trace, workload.format_jobs()));
+  if (!arguments.save_trace.empty()) MOTLEY_TRY(save_trace(workload, arguments.save_trace));
   MOTLEY_ASSIGN(const auto outcomes, trace.replay(workload, !arguments.page.empty()));
   const report::ScheduleView view = {workload.name, workload.jobs,    workload.topology,
                                      outcomes,      workload.horizon, arguments.question.mtbf > 0};
@@ -230,8 +240,9 @@ void print_why(const WhyResult& why) {
 
 Status run_why(const AskArguments& arguments) {
   const JsonOutput json(arguments.json);
+  MOTLEY_ASSIGN(const std::string path, app::job_path(arguments.name));
   MOTLEY_ASSIGN(app::SchedulerClient client, app::connect(arguments.client));
-  MOTLEY_ASSIGN(const Json answer, client.get("/v1/jobs/" + arguments.name + "/why"));
+  MOTLEY_ASSIGN(const Json answer, client.get(path + "/why"));
   MOTLEY_ASSIGN(WhyResult why, read_answer<WhyResult>(answer));
   if (!json.is_asked()) print_why(why);
   return json.print(write_json(std::move(why)));
@@ -287,20 +298,38 @@ Status run_what_if(const WhatIfArguments& arguments) {
 }
 
 Status run_cancel(const ClientArguments& arguments) {
-  MOTLEY_ASSIGN(app::SchedulerClient client, app::connect(arguments.client));
+  std::vector<std::string> paths;  // of all before any is cancelled
   for (const std::string& job : arguments.names) {
-    MOTLEY_ASSIGN(const Json answer, client.remove("/v1/jobs/" + job));
+    MOTLEY_ASSIGN(paths.emplace_back(), app::job_path(job));
+  }
+  MOTLEY_ASSIGN(app::SchedulerClient client, app::connect(arguments.client));
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const std::string& job = arguments.names[i];
+    MOTLEY_ASSIGN(const Json answer, client.remove(paths[i]));
     std::printf("%s: %s\n", job.c_str(), answer["state"] == "cancelled" ? "cancelled" : "stopping");
   }
   return {};
 }
 
 Status run_drain(const ClientArguments& arguments) {
+  MOTLEY_ASSIGN(const std::string node, app::node_path(arguments.name));
   MOTLEY_ASSIGN(app::SchedulerClient client, app::connect(arguments.client));
-  const std::string path = "/v1/nodes/" + arguments.name + "/drain";
+  const std::string path = node + "/drain";
   MOTLEY_TRY(arguments.is_undone ? client.remove(path) : client.post(path, ""));
   std::printf("%s: %s\n", arguments.name.c_str(), arguments.is_undone ? "takes jobs again" : "drained; its jobs move");
   return {};
+}
+
+// Each of the ways to say what the job is, alone: nothing that is typed is left aside.
+void exclude_other_jobs(CLI::App& submit) {
+  CLI::Option* file = submit.get_option("--file");
+  for (const char* name : {"COMMAND", "--train", "--profile", "--speed", "--speedup"}) {
+    file->excludes(submit.get_option(name));
+  }
+  for (const auto& entry : scheduling::SubmittedJob::options().entries()) {
+    file->excludes(submit.get_option("--" + flag_name(entry.text.key)));
+  }
+  submit.get_option("--train")->excludes(submit.get_option("COMMAND"));
 }
 
 void add_clients(CLI::App& schedule, CommandLine& line) {
@@ -319,6 +348,7 @@ void add_clients(CLI::App& schedule, CommandLine& line) {
             "   or: motley schedule submit --file PATH [FLAGS]");
   submit.add_option("COMMAND", submitted.request.job.command, "behind --: a program and its arguments")
       ->type_name(OptionText{}.type_name());
+  exclude_other_jobs(submit);
   const auto [list, listed] = add_command<AskArguments>(schedule, line, "list", "List jobs and nodes", "", run_list);
   add_option(list,
              choice("states", "only jobs in this state; default: all",

@@ -41,16 +41,15 @@ std::string why_cell(const std::string& text) {
   return fmt::format("<div class=\"why\">{}</div>", escape(text));
 }
 
-// Links to what the job has left to read, as far as it is there.
+// Links to what the job may have left to read. Whether it is there is not looked at: the page is made while the service
+// is locked, which a file system that hangs would stop. Who follows a link to nothing is told so.
 std::string links(const PageInput& input, const JobRecord& record) {
-  const scheduling::Attempt attempt = input.controller.make_attempt(record);
-  std::vector<std::string> all;
-  for (const auto& [name, file] : {std::pair("log", output_file(attempt)), std::pair("report", report_file(attempt))}) {
-    std::error_code ignored;
-    if (file.empty() || !std::filesystem::is_regular_file(file, ignored)) continue;
-    all.push_back(fmt::format("<a href=\"v1/jobs/{0}/{1}\">{1}</a>", record.id, name));
-  }
-  return all.empty() ? "–" : fmt::format("{}", fmt::join(all, " · "));
+  if (record.attempt == 0) return "–";
+  const auto link = [&](const char* name) {
+    return fmt::format("<a href=\"v1/jobs/{0}/{1}\">{1}</a>", record.id, name);
+  };
+  const bool has_report = !report_file(input.controller.make_attempt(record)).empty();
+  return link("log") + (has_report ? " · " + link("report") : "");
 }
 
 // What the page says of the jobs in one state or another.

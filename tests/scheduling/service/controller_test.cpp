@@ -228,6 +228,23 @@ TEST_F(ControllerTest, RunsJobsAndStartsThemAgainWhereTheyFail) {
   EXPECT_EQ(controller().find("twice")->attempt, 2);
 }
 
+// A job whose processes are gone has no exit code.
+TEST_F(ControllerTest, SaysHowAJobFailedLast) {
+  make();
+  world_.begin = [](const Attempt& attempt) { return World::Run{.ends = 5, .code = 7, .is_lost = attempt.job == 1}; };
+  submit("lost", 1);
+  submit("ends", 1);
+  step();
+  step(6);
+  const auto lost = explain(controller().present(world_.now, "lost"), "lost");
+  ASSERT_TRUE(lost) << lost.error().message;
+  EXPECT_THAT(lost->reason, HasSubstr("(attempt 1 failed: its processes were lost), and is not started again"));
+  const auto ends = explain(controller().present(world_.now, "ends"), "ends");
+  ASSERT_TRUE(ends) << ends.error().message;
+  EXPECT_THAT(ends->reason,
+              HasSubstr("(attempt 1 failed: its command ended with exit code 7), and is not started again"));
+}
+
 TEST_F(ControllerTest, AJobIsAskedBeforeItShrinksAndKilledIfItDoesNotListen) {
   ControllerOptions options;
   options.policy = "drf";
@@ -534,6 +551,38 @@ TEST_F(ControllerTest, CancelledJobsEnd) {
   EXPECT_EQ(state("runs"), JobState::kCancelled);
   EXPECT_FALSE(controller_->cancel("runs", world_.now));
   EXPECT_FALSE(controller_->cancel("nobody", world_.now));
+}
+
+// It may take long to end, and its devices are for others once it has.
+TEST_F(ControllerTest, ACancelledJobThatEndsTakesNoPartInDecisions) {
+  ControllerOptions options;
+  options.policy = "drf";
+  options.policy_options.slot_seconds = 1;
+  make(1, 4, options);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  submit("a", 1, 1, 4);
+  submit("b", 1, 1, 4);
+  const auto target_of_b = [&] {
+    const Controller::Snapshot present = controller().present(world_.now);
+    const auto b = std::ranges::find(present.records, 2, &JobRecord::id) - present.records.begin();
+    return count_workers(present.standings[static_cast<std::size_t>(b)].target);
+  };
+  step();
+  EXPECT_EQ(workers("a"), 2);
+  EXPECT_EQ(target_of_b(), 2);
+  world_.is_deaf = true;
+  ASSERT_TRUE(controller_->cancel("a", world_.now));
+  step(2);
+  EXPECT_EQ(state("a"), JobState::kStopping);
+  EXPECT_EQ(target_of_b(), 4);
+  make(1, 4, options);
+  step(2);
+  EXPECT_EQ(target_of_b(), 4) << "to another service, too";
+  world_.is_deaf = false;
+  for (int i = 0; i < 5; ++i) step(2);
+  EXPECT_EQ(state("a"), JobState::kCancelled);
+  EXPECT_EQ(state("b"), JobState::kRunning);
+  EXPECT_EQ(workers("b"), 4);
 }
 
 // Its grace period is for saving its work, and begins once it knows.
@@ -997,7 +1046,7 @@ TEST_F(ControllerTest, OnFewerDevicesAJobIsAsFastAsItSays) {
   EXPECT_NEAR(rows->at(1).finishes_then, 3200 * 4 / 3.2, 1);
 }
 
-// A policy that decides only when a job comes or ends is not asked because one is cancelled: that ends later.
+// It is over to the policy, which decides only when a job comes or ends, and it is none of those that are forecast.
 TEST_F(ControllerTest, ForecastsWhileACancelledJobEnds) {
   ControllerOptions options;
   options.policy = "fifo";

@@ -246,6 +246,31 @@ TEST_F(ServiceTest, ShowsWhatAJobLeavesToRead) {
   EXPECT_THAT(page, HasSubstr("it failed 1 time, last "));
 }
 
+// The page is made while the service is locked: it does not look for files, which may take long.
+TEST_F(ServiceTest, LinksToWhatAJobMayHaveLeftToRead) {
+  const nlohmann::json job = {
+      {"name", "trains"},        {"command", {"true", "--run-directory", (folder_.path / "nothing").string()}},
+      {"directory", "/"},        {"workers", 1},
+      {"estimated_duration", 5}, {"restart_cost", 0},
+      {"grace_period", 5}};
+  ASSERT_EQ(client_->Post("/v1/jobs", job.dump(), "application/json")->status, 200);
+  wait_until("trains", "completed");
+  submit("plain", "exit 0");
+  wait_until("plain", "completed");
+  const std::string page = client_->Get("/")->body;
+  EXPECT_THAT(page, HasSubstr("href=\"v1/jobs/1/log\""));
+  EXPECT_THAT(page, HasSubstr("href=\"v1/jobs/1/report\""));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("v1/jobs/2/report")));
+  const auto not_there = client_->Get("/v1/jobs/trains/report");
+  ASSERT_TRUE(not_there);
+  EXPECT_EQ(not_there->status, 404);
+  EXPECT_THAT(not_there->body, HasSubstr("nothing/report.html"));
+  const auto none = client_->Get("/v1/jobs/plain/report");
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->status, 404);
+  EXPECT_THAT(none->body, HasSubstr("job 'plain' has no report: its command names no --run-directory"));
+}
+
 TEST_F(ServiceTest, ThePageSaysWhyJobsWaitAndWhenTheyShouldEnd) {
   nlohmann::json job = {{"command", {"sleep", "100"}}, {"directory", "/"},  {"workers", 4},
                         {"estimated_duration", 3600},  {"restart_cost", 0}, {"grace_period", 5}};

@@ -201,8 +201,9 @@ class SlurmExecutor final : public Executor {
   Result<std::vector<std::string>> down_nodes() override {
     const double now = monotonic_seconds();
     if (now >= asked_for_nodes_ + kAskSeconds) {
-      asked_for_nodes_ = now;
-      if (const auto nodes = read_nodes(options_)) {
+      const auto nodes = read_nodes(options_);
+      asked_for_nodes_ = monotonic_seconds();
+      if (nodes) {
         for (SlurmNode& node : nodes_) {
           const auto found = std::ranges::find(*nodes, node.name, &SlurmNode::name);
           node.is_there = found != nodes->end() && found->is_there;
@@ -261,8 +262,8 @@ class SlurmExecutor final : public Executor {
 
   // Learns of all our jobs that Slurm still knows. False where it does not answer; then what is known stays.
   bool ask_for_jobs() {
-    asked_for_jobs_ = monotonic_seconds();
     const Output answer = ask({"squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%k"});
+    asked_for_jobs_ = monotonic_seconds();
     if (answer.is_good() != answers_) {
       answers_ = answer.is_good();
       spdlog::warn("Slurm {}", answers_ ? "answers again" : "does not answer; asking again");
@@ -313,6 +314,7 @@ class SlurmExecutor final : public Executor {
   const SlurmOptions options_;
   const std::string wrapper_;
   std::vector<SlurmNode> nodes_;
+  // When Slurm last answered, or did not: a slow one is not asked again for each attempt that is looked at.
   double asked_for_nodes_ = -1e18;
   double asked_for_jobs_ = -1e18;
   bool answers_ = true;

@@ -178,6 +178,7 @@ Status Controller::cancel(const std::string& name, double now) {
     end_job(place, one.state, now);
   } else {
     retarget(place, {}, now);
+    forget(place);
   }
   return {};
 }
@@ -263,7 +264,8 @@ void Controller::add_live(int id, Capacity* free) {
     }
   }
   progress_.push_back(std::move(progress));
-  arrived_.push_back(to_number(live_.size()) - 1);
+  live_.back().is_forgotten = one.is_cancelled;
+  if (!one.is_cancelled) arrived_.push_back(to_number(live_.size()) - 1);
   has_changed_ = true;
 }
 
@@ -301,6 +303,18 @@ void Controller::retarget(std::size_t place, Placement target, double now) {
   live_[place].changed = now;
 }
 
+// To the policy a job is over once it is cancelled, however long its attempt takes to end: others get what it had.
+void Controller::forget(std::size_t place) {
+  has_changed_ = true;
+  if (std::exchange(live_[place].is_forgotten, true)) return;
+  const auto arrived = std::ranges::find(arrived_, to_number(place));
+  if (arrived != arrived_.end()) {
+    arrived_.erase(arrived);  // the policy has never heard of it
+  } else {
+    finished_.push_back(to_number(place));
+  }
+}
+
 void Controller::end_job(std::size_t place, JobState state, double now) {
   settle(place, now);
   JobRecord& one = record(live_[place].id);
@@ -311,13 +325,7 @@ void Controller::end_job(std::size_t place, JobState state, double now) {
   one.stop_by = 0;
   progress_[place].placement.clear();
   places_.erase(one.id);
-  const auto arrived = std::ranges::find(arrived_, to_number(place));
-  if (arrived != arrived_.end()) {
-    arrived_.erase(arrived);  // the policy has never heard of it
-  } else {
-    finished_.push_back(to_number(place));
-  }
-  has_changed_ = true;
+  forget(place);
   touch(one.id);
 }
 
@@ -527,6 +535,7 @@ void Controller::decide(double now) {
   std::vector<int> running, active;
   for (const auto& [id, place] : places_) {
     settle(place, now);
+    if (live_[place].is_forgotten) continue;
     active.push_back(to_number(place));
     const Placement& target = progress_[place].placement;
     if (target.empty()) continue;

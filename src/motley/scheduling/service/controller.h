@@ -111,10 +111,11 @@ class Controller {
   // A job that is not over, as the policy knows it: by its place in live_.
   struct Live {
     int id = 0;
-    double changed = 0;       // when its target was last changed
-    double tried = kNever;    // when its attempt was last started, resized or asked to end by this controller
-    bool is_unasked = false;  // it could not be asked to end
-    std::string problem;      // that the executor has with its attempt
+    double changed = 0;         // when its target was last changed
+    double tried = kNever;      // when its attempt was last started, resized or asked to end by this controller
+    bool is_unasked = false;    // it could not be asked to end
+    bool is_forgotten = false;  // the policy knows it no more
+    std::string problem;        // that the executor has with its attempt
     std::optional<train::WorkerCount> count = {};  // what its launcher said last
   };
 
@@ -140,6 +141,7 @@ class Controller {
   std::string why_not_in_place(std::size_t place) const;
   std::vector<NodeAllocation> to_nodes(const Placement& placement) const;
   void attempt_over(std::size_t place, const AttemptStatus& status, double now);
+  void forget(std::size_t place);
   void end_job(std::size_t place, JobState state, double now);
   void take_in_nodes(const Observation& seen, double now);
   void decide(double now);

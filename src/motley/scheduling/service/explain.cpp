@@ -301,8 +301,8 @@ Explanation begin_explanation(const JobRecord& record) {
 std::string describe_end(const JobRecord& record, double now) {
   const std::string ago = format_seconds(std::max(0.0, now - record.finished)) + " ago";
   return record.state == JobState::kFailed
-             ? fmt::format("it failed {}, last {} with exit code {}, and is not started again (max_retries {})",
-                           format_count(record.failures, "time"), ago, record.exit_code, record.job.max_retries)
+             ? fmt::format("it failed {}, last {} ({}), and is not started again (max_retries {})",
+                           format_count(record.failures, "time"), ago, record.changed, record.job.max_retries)
              : fmt::format("it ended {}", ago);
 }
 

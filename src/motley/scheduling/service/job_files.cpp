@@ -53,6 +53,17 @@ Result<std::string> read_part(const OpenFile& open, std::int64_t from, std::int6
   return text;
 }
 
+// How many bytes at the end are the begin of a character (UTF-8) whose rest is missing.
+std::size_t count_unfinished(std::string_view text) {
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if (byte >= 0x80 && byte < 0xC0) continue;  // what follows a character's first byte
+    const std::size_t whole = byte < 0xC2 || byte > 0xF4 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    return back < whole ? back : 0;
+  }
+  return 0;
+}
+
 }  // namespace
 
 fs::path output_file(const Attempt& attempt) {
@@ -73,14 +84,16 @@ fs::path report_file(const Attempt& attempt) {
   return {};
 }
 
-Result<OutputPart> read_output(const fs::path& file, std::int64_t offset) {
+Result<OutputPart> read_output(const fs::path& file, std::int64_t offset, bool has_ended) {
   std::error_code problem;
   if (!fs::exists(file, problem)) return OutputPart{};
   MOTLEY_ASSIGN(const OpenFile open, open_file(file));
   const std::int64_t from = std::clamp<std::int64_t>(offset, 0, open.size);
   MOTLEY_ASSIGN(std::string text, read_part(open, from, std::min(kMaxPartBytes, open.size - from), file));
   const std::size_t line = text.rfind('\n');
-  if (from + std::ssize(text) < open.size && line != std::string::npos) text.resize(line + 1);
+  const bool has_more = from + std::ssize(text) < open.size;
+  if (has_more && line != std::string::npos) text.resize(line + 1);
+  if (has_more || !has_ended) text.resize(text.size() - count_unfinished(text));
   const std::int64_t next = from + std::ssize(text);
   return OutputPart{std::move(text), next};
 }

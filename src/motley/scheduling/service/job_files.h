@@ -22,9 +22,9 @@ struct OutputPart {
   std::int64_t next = 0;  // where the part after it begins
 };
 
-// From this byte on, as much as an answer may have; whole lines only where there is more. Nothing where there is no
-// such file yet. Errors (kIo): it cannot be read.
-Result<OutputPart> read_output(const std::filesystem::path& file, std::int64_t offset);
+// From this byte on, as much as an answer may have; whole lines only where there is more, and whole characters (UTF-8)
+// but at the end of an output that has ended. Nothing where there is no such file yet. Errors (kIo): it cannot be read.
+Result<OutputPart> read_output(const std::filesystem::path& file, std::int64_t offset, bool has_ended);
 
 // All of the file, which must not have more bytes than that. Errors: kIo.
 Result<std::string> read_whole(const std::filesystem::path& file, std::int64_t most);

@@ -105,6 +105,14 @@ void answer_file(httplib::Response& response, const Result<std::string>& content
   response.set_content(*content, type);
 }
 
+Result<std::string> read_report(const Attempt& attempt) {
+  const std::filesystem::path file = report_file(attempt);
+  if (file.empty()) {
+    return fail(ErrorCode::kInvalidInput, "job '{}' has no report: its command names no --run-directory", attempt.name);
+  }
+  return read_whole(file, kMaxReportBytes);
+}
+
 // Of an attempt and a byte in its output; left out: the last one, and its beginning.
 struct LogsQuery {
   int attempt = 0;
@@ -286,7 +294,8 @@ Result<Service::Json> Service::read_logs(const httplib::Request& request) {
     return fail(ErrorCode::kInvalidInput, "attempt is {}; accepted: 1 to {}, as often as '{}' has been started",
                 query.attempt, record.attempt, record.job.name);
   }
-  MOTLEY_ASSIGN(const OutputPart part, read_output(file, query.offset));
+  const bool has_ended = is_over(record.state) || (query.attempt > 0 && query.attempt < record.attempt);
+  MOTLEY_ASSIGN(const OutputPart part, read_output(file, query.offset, has_ended));
   return Json{{"name", record.job.name},
               {"state", to_string(record.state)},
               {"is_over", is_over(record.state)},
@@ -381,7 +390,7 @@ void Service::route() {
     const Result<Attempt> attempt = find_attempt(request.matches[1]);
     if (!attempt) return refuse(response, attempt.error());
     response.set_header("Content-Security-Policy", kReportPolicy);
-    answer_file(response, read_whole(report_file(*attempt), kMaxReportBytes), "text/html; charset=utf-8");
+    answer_file(response, read_report(*attempt), "text/html; charset=utf-8");
   });
   server.Get("/", [this](const httplib::Request&, httplib::Response& response) {
     const auto explanations = recent_explanations();

@@ -486,6 +486,14 @@ Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const Tra
   return parse_trace(text, file.string(), options);
 }
 
+bool fits_format(const std::vector<Job>& jobs) {
+  return std::ranges::all_of(jobs, [](const Job& job) {
+    const Elastic elastic = job.elastic.value_or(Elastic());
+    return job.utility == Utility() && job.iterations == 0 && elastic.reserve == 0 && std::isinf(elastic.reduce_rate) &&
+           elastic.speedup.empty() && elastic.measured == nullptr;
+  });
+}
+
 std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::string>& types,
                          const std::vector<std::string>& resources) {
   const bool has_speeds = std::ranges::any_of(jobs, [](const Job& job) { return !job.type_speeds.empty(); });

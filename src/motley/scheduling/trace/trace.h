@@ -59,6 +59,8 @@ struct TraceOptions {
 Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const TraceOptions& options = {});
 Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name, const TraceOptions& options = {});
 
+// Whether our format has a column for all that the jobs are.
+bool fits_format(const std::vector<Job>& jobs);
 // Our format; with speeds by these types of devices where jobs have them, and what they request of these resources.
 std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::string>& types = {},
                          const std::vector<std::string>& resources = {});
