@@ -174,6 +174,13 @@ class ControllerTest : public ::testing::Test {
     ASSERT_TRUE(created) << created.error().message;
     controller_.emplace(std::move(*created));
   }
+  // By dominant share, decided at every second.
+  static ControllerOptions share_fairly() {
+    ControllerOptions options;
+    options.policy = "drf";
+    options.policy_options.slot_seconds = 1;
+    return options;
+  }
   void submit(const std::string& name, int workers, int least = 0, int most = 0, double restart = 0) {
     const auto ids = controller_->submit({job(name, workers, least, most, restart)}, world_.now);
     ASSERT_TRUE(ids) << ids.error().message;
@@ -246,10 +253,7 @@ TEST_F(ControllerTest, SaysHowAJobFailedLast) {
 }
 
 TEST_F(ControllerTest, AJobIsAskedBeforeItShrinksAndKilledIfItDoesNotListen) {
-  ControllerOptions options;
-  options.policy = "drf";
-  options.policy_options.slot_seconds = 1;
-  make(1, 4, options);
+  make(1, 4, share_fairly());
   world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
   submit("a", 1, 1, 4);
   step();
@@ -490,9 +494,7 @@ TEST_F(ResizeTest, ARestartIsMeasured) {
 }
 
 TEST_F(ControllerTest, JobsThatHaveJustBegunAreLeftAlone) {
-  ControllerOptions options;
-  options.policy = "drf";
-  options.policy_options.slot_seconds = 1;
+  ControllerOptions options = share_fairly();
   options.preemption_cooldown = 10;
   make(1, 4, options);
   world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
@@ -555,10 +557,7 @@ TEST_F(ControllerTest, CancelledJobsEnd) {
 
 // It may take long to end, and its devices are for others once it has.
 TEST_F(ControllerTest, ACancelledJobThatEndsTakesNoPartInDecisions) {
-  ControllerOptions options;
-  options.policy = "drf";
-  options.policy_options.slot_seconds = 1;
-  make(1, 4, options);
+  make(1, 4, share_fairly());
   world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
   submit("a", 1, 1, 4);
   submit("b", 1, 1, 4);
@@ -575,7 +574,7 @@ TEST_F(ControllerTest, ACancelledJobThatEndsTakesNoPartInDecisions) {
   step(2);
   EXPECT_EQ(state("a"), JobState::kStopping);
   EXPECT_EQ(target_of_b(), 4);
-  make(1, 4, options);
+  make(1, 4, share_fairly());
   step(2);
   EXPECT_EQ(target_of_b(), 4) << "to another service, too";
   world_.is_deaf = false;
@@ -620,10 +619,7 @@ TEST_F(ControllerTest, ARecordIsReadAgainAfterTheClockWasSetBack) {
 
 // Another ends first, which takes a second and a half.
 TEST_F(ControllerTest, WhatAJobWaitsForItsDevicesIsNotTimeThatItRan) {
-  ControllerOptions options;
-  options.policy = "drf";
-  options.policy_options.slot_seconds = 1;
-  make(1, 4, options);
+  make(1, 4, share_fairly());
   world_.begin = [](const Attempt& attempt) { return World::Run{.ends = attempt.name == "b" ? 5.0 : 1000.0}; };
   submit("a", 1, 1, 4);
   step();
@@ -1080,9 +1076,7 @@ TEST_F(ControllerTest, AnExecutorThatFailsIsAskedAgain) {
 
 // Forecasts that would take a policy by slots of a second years, and more devices than anybody has.
 TEST_F(ControllerTest, ForecastsHaveBounds) {
-  ControllerOptions options;
-  options.policy = "drf";
-  options.policy_options.slot_seconds = 1;
+  ControllerOptions options = share_fairly();
   make(1, 2, options);
   world_.begin = [](const Attempt&) { return World::Run{.ends = 1e9}; };
   for (const char* name : {"a", "b", "c"}) {
