@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "motley/base/random.h"
-#include "motley/collective/kept_gradients.h"
+#include "motley/collective/replaceable_reducer.h"
 #include "motley/net/derived_session.h"
 #include "tests/collective/ranks.h"
 
@@ -284,14 +284,14 @@ TEST(GradientReducer, MethodsAgreeBitwiseForTwoRanksAndCloselyForMore) {
   }
 }
 
-// A rank is lost after it has started: the others have their own gradients still, and reduce them without it.
-TEST(KeptGradients, AreReducedAgainAmongThoseWhoAreLeft) {
+// A rank is lost after it has started: the others give their gradients again, and reduce them without it.
+TEST(ReplaceableReducer, GoesOnAmongThoseWhoAreLeft) {
   const ReducerOptions cases[] = {with(Method::kSharedMemory), with(Method::kTcpRing)};
   const Layout layout = {DataType::kFloat64, {1000, 3, 40'000}};  // the last one too large to go from all to all
   for (const ReducerOptions& options : cases) {
     run_threads(3, true, [&](int rank, ThreadSession& session) {
-      KeptGradients kept(*make_reducer(session, options));
-      ASSERT_TRUE(kept.prepare(layout, Deadline::after(20)));
+      ReplaceableReducer reducer(*make_reducer(session, options));
+      ASSERT_TRUE(reducer.prepare(layout, Deadline::after(20)));
       const int buckets = static_cast<int>(layout.bucket_elements.size());
       const auto expect = [](std::span<const std::byte> bytes, double first) {
         const std::span values(reinterpret_cast<const double*>(bytes.data()), bytes.size() / sizeof(double));
@@ -299,65 +299,30 @@ TEST(KeptGradients, AreReducedAgainAmongThoseWhoAreLeft) {
           ASSERT_DOUBLE_EQ(values[i], first + 0.5 * static_cast<double>(i));
         }
       };
+      const auto give_all = [&](std::uint64_t step, double weight) {
+        for (int bucket = 0; bucket < buckets; ++bucket) {
+          const auto bytes = reducer.buffer(bucket);
+          std::span values(reinterpret_cast<double*>(bytes.data()), bytes.size() / sizeof(double));
+          for (std::size_t i = 0; i < values.size(); ++i) values[i] = rank + 0.5 * static_cast<double>(i);
+          ASSERT_TRUE(reducer.start(step, bucket, weight));
+        }
+      };
+      give_all(1, 1);
       for (int bucket = 0; bucket < buckets; ++bucket) {
-        const auto bytes = kept.buffer(bucket);
-        std::span values(reinterpret_cast<double*>(bytes.data()), bytes.size() / sizeof(double));
-        for (std::size_t i = 0; i < values.size(); ++i) values[i] = rank + 0.5 * static_cast<double>(i);
-        ASSERT_TRUE(kept.start(1, bucket, 1));
+        ASSERT_TRUE(reducer.wait(bucket, Deadline::after(20)));
+        expect(reducer.buffer(bucket), 1);
       }
-      for (int bucket = 0; bucket < buckets; ++bucket) {
-        ASSERT_TRUE(kept.wait(bucket, Deadline::after(20)));
-        expect(kept.result(bucket), 1);
-        expect(kept.buffer(bucket), rank);
-      }
-      ASSERT_TRUE(kept.start(2, 0, 1));
+      ASSERT_TRUE(reducer.start(2, 0, 1));
       if (rank == 1) return;
       const auto part = net::make_partial_session(session, {0, 2}, 9);
-      ASSERT_TRUE(kept.replace(*make_reducer(*part, options), Deadline::after(20)));
-      for (int bucket = 0; bucket < buckets; ++bucket) ASSERT_TRUE(kept.start(2, bucket, rank == 0 ? 1 : 3));
+      ASSERT_TRUE(reducer.replace(*make_reducer(*part, options), Deadline::after(20)));
+      give_all(2, rank == 0 ? 1 : 3);
       for (int bucket = 0; bucket < buckets; ++bucket) {
-        ASSERT_TRUE(kept.wait(bucket, Deadline::after(20)));
-        expect(kept.result(bucket), 1.5);
-        expect(kept.buffer(bucket), rank);
+        ASSERT_TRUE(reducer.wait(bucket, Deadline::after(20)));
+        expect(reducer.buffer(bucket), 1.5);
       }
     });
   }
-}
-
-// In memory that it is given, a reducer leaves gradients bit for bit as they are, and reduces the same values as in
-// place, also where a rank has nothing to add.
-TEST_P(EveryMethod, LeavesGradientsInMemoryOfTheirOwnAlone) {
-  run_threads(3, true, [](int rank, ThreadSession& session) {
-    const std::vector<std::size_t> elements = {70'000, 5};
-    const std::vector<double> weights = {1, rank == 2 ? 0.0 : 2.0 + rank};
-    std::vector<std::vector<float>> results[2];
-    for (const bool is_beside : {false, true}) {
-      Layout layout = {.bucket_elements = elements};
-      const auto offsets = value_offsets(elements, sizeof(float));
-      if (is_beside) layout.gradients = std::move(*net::Region::create(offsets.back()));
-      const auto part = net::make_partial_session(session, {0, 1, 2}, is_beside ? 9 : 8);
-      auto reducer = std::move(*make_reducer(*part, GetParam().options));
-      ASSERT_TRUE(reducer->prepare(layout, Deadline::after(20)));
-      for (int bucket = 0; bucket < 2; ++bucket) {
-        const auto index = static_cast<std::size_t>(bucket);
-        const auto memory = reducer->buffer(bucket);
-        if (is_beside) {
-          ASSERT_EQ(memory.data(), layout.gradients->data() + offsets[index]);
-        }
-        const std::span gradient(reinterpret_cast<float*>(memory.data()), elements[index]);
-        const Values own(7, rank, 1, bucket);
-        for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>(own[i]);
-        ASSERT_TRUE(reducer->start(1, bucket, weights[index]));
-        ASSERT_TRUE(reducer->wait(bucket, Deadline::after(20)));
-        const auto reduced = reducer->result(bucket);
-        const auto* values = reinterpret_cast<const float*>(reduced.data());
-        results[is_beside ? 1 : 0].emplace_back(values, values + elements[index]);
-        if (!is_beside) continue;
-        for (std::size_t i = 0; i < gradient.size(); ++i) ASSERT_EQ(gradient[i], static_cast<float>(own[i])) << i;
-      }
-    }
-    EXPECT_EQ(results[0], results[1]);
-  });
 }
 
 TEST(GradientReducer, SharedMemoryIsRefusedBetweenHosts) {

@@ -26,9 +26,17 @@ class GradientBucketsTest : public ::testing::TestWithParam<std::size_t> {
     return spec;
   }
 
-  void make(const std::string& dtype, std::size_t bucket_bytes, torch::Device device = torch::kCPU) {
+  void make(const std::string& dtype, std::size_t bucket_bytes, torch::Device device = torch::kCPU,
+            bool keeps_own = false) {
     stage_ = *make_stage(spec(dtype), 5, {.device = device});
-    buckets_ = *GradientBuckets::create(stage_->parameters(), bucket_bytes);
+    buckets_ = *GradientBuckets::create(stage_->parameters(), bucket_bytes, {.keeps_own = keeps_own});
+    bind();
+    inputs_ = torch::randn({20, 1, 12, 12}, torch::dtype(buckets_->dtype()));
+    targets_ = torch::randint(0, 4, {20});
+  }
+
+  void bind() {
+    memory_.clear();
     std::vector<std::span<std::byte>> spans;
     for (const std::size_t elements : buckets_->bucket_elements()) {
       memory_.emplace_back(elements);  // doubles: aligned, and large enough for either type
@@ -36,8 +44,6 @@ class GradientBucketsTest : public ::testing::TestWithParam<std::size_t> {
           std::as_writable_bytes(std::span(memory_.back())).first(elements * torch::elementSize(buckets_->dtype())));
     }
     ASSERT_TRUE(buckets_->bind(spans));
-    inputs_ = torch::randn({20, 1, 12, 12}, torch::dtype(buckets_->dtype()));
-    targets_ = torch::randint(0, 4, {20});
   }
 
   void micro_batch(std::int64_t from, std::int64_t samples, double divisor) {
@@ -119,15 +125,16 @@ TEST_P(GradientBucketsTest, OneMicroBatchEqualsAutogradBitwise) {
 INSTANTIATE_TEST_SUITE_P(BucketBytes, GradientBucketsTest, ::testing::Values(1, 1000, 20000, 1 << 30));
 
 TEST_F(GradientBucketsTest, UnequalMicroBatchesGiveTheMeanOverAllSamples) {
-  make("float64", 4096);
-  for (int way = 0; way < 2; ++way) {
+  for (int way = 0; way < 4; ++way) {
+    buckets_.reset();
+    make("float64", 4096, torch::kCPU, way >= 2);
     buckets_->zero();
     int announced = 0;
     const auto count = [&](int) -> Status {
       ++announced;
       return {};
     };
-    if (way == 0) {  // the number of samples is known
+    if (way % 2 == 0) {  // the number of samples is known
       micro_batch(0, 3, 20);
       micro_batch(3, 12, 20);
       EXPECT_EQ(announced, 0) << "nothing is announced before arm()";
@@ -150,17 +157,50 @@ TEST_F(GradientBucketsTest, UnequalMicroBatchesGiveTheMeanOverAllSamples) {
   }
 }
 
-// A parameter used late in backward holds its bucket and all after it back; one that is never used counts as zero.
+// The exchange writes over what it was given; it is all there for another one, and more can be added to it.
+TEST_F(GradientBucketsTest, OwnGradientsOutliveTheReducedOnes) {
+  make("float64", 20000, torch::kCPU, true);
+  const Tensors reference = expected();
+  const auto expect = [&](const Tensors& found, double tolerance) {
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(found[i], reference[i], tolerance, tolerance)) << stage_->parameters()[i].name;
+    }
+  };
+  const auto gradients = [&] {
+    Tensors gradients;
+    for (const NamedTensor& parameter : stage_->parameters()) gradients.push_back(parameter.tensor.grad());
+    return gradients;
+  };
+  const auto ignore = [](int) { return Status(); };
+  buckets_->zero();
+  buckets_->arm(ignore);
+  micro_batch(0, 7, 7);
+  ASSERT_TRUE(buckets_->flush());
+  for (const bool is_again : {false, true}) {
+    for (std::vector<double>& values : memory_) std::ranges::fill(values, 3.0);  // reduced, in part
+    ASSERT_TRUE(buckets_->fetch(0));
+    EXPECT_TRUE(torch::equal(stage_->parameters().back().tensor.grad(),
+                             torch::full_like(stage_->parameters().back().tensor, 3.0)));
+    buckets_->restore();
+    if (is_again) bind();  // another exchange
+    buckets_->scale(is_again ? 1 : 7.0 / 20);
+    buckets_->arm(ignore);
+    if (!is_again) micro_batch(7, 13, 20);
+    ASSERT_TRUE(buckets_->flush());
+    expect(in_memory(), 1e-12);
+    expect(gradients(), 1e-12);
+  }
+}
+
 // A step that goes on in other buckets, where some samples' gradients were of another mean.
 TEST_F(GradientBucketsTest, OwnGradientsGoOnElsewhere) {
-  make("float64", 20000);
+  make("float64", 20000, torch::kCPU, true);
   buckets_->zero();
   micro_batch(0, 7, 12);
   const auto own = buckets_->own();
   const torch::Tensor inputs = inputs_, targets = targets_;
   buckets_.reset();
-  memory_.clear();
-  make("float64", 20000);
+  make("float64", 20000, torch::kCPU, true);
   inputs_ = inputs;
   targets_ = targets;
   buckets_->zero();
@@ -177,6 +217,7 @@ TEST_F(GradientBucketsTest, OwnGradientsGoOnElsewhere) {
   }
 }
 
+// A parameter used late in backward holds its bucket and all after it back; one that is never used counts as zero.
 TEST(GradientBuckets, AnnouncesInOrderAlsoWhenGradientsComeOutOfOrder) {
   NamedTensors parameters;
   for (const char* name : {"a", "b", "unused", "c"}) {

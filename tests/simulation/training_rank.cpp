@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "motley/base/os/file.h"
-#include "motley/collective/kept_gradients.h"
 #include "motley/collective/present_group.h"
+#include "motley/collective/replaceable_reducer.h"
 #include "motley/net/socket.h"
 #include "motley/train/loop/elastic_session.h"
 #include "motley/train/loop/training_loop.h"
@@ -168,7 +168,7 @@ class LinearSync final : public GradientSync, public ServedSync {
     reduced_.clear();
     for (int bucket = 0; bucket < buckets(); ++bucket) {
       MOTLEY_TRY(reducer_.wait(bucket, deadline));
-      if (!is_served_) std::ranges::copy(view<double>(reducer_.result(bucket)), std::back_inserter(reduced_));
+      if (!is_served_) std::ranges::copy(view<double>(reducer_.buffer(bucket)), std::back_inserter(reduced_));
     }
     reduced_in_ = shared_.epoch;
     return {};
@@ -240,7 +240,7 @@ class LinearSync final : public GradientSync, public ServedSync {
   const RunProgress& progress_;
   const bool is_served_;         // even if this rank has not joined the servers yet
   ps::ServerOptimizer* server_;  // part of the reducer, or null
-  collective::KeptGradients reducer_;
+  collective::ReplaceableReducer reducer_;
   bool is_first_ = false;  // of those who are there
   std::int64_t step_ = 0;
   double weight_ = 0;

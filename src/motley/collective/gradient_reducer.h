@@ -33,10 +33,6 @@ constexpr std::size_t byte_size(DataType type) {
 struct Layout {
   DataType type = DataType::kFloat32;
   std::vector<std::size_t> bucket_elements;
-  // Where this rank's gradients are to stand, at value_offsets(), and to stay as they are: results then come to memory
-  // of the reducer's own. On all ranks or on none. Null: gradients and results stand in the reducer's. Not for one rank
-  // alone, nor with a parameter server: there it is as if it were null.
-  std::shared_ptr<net::Region> gradients = nullptr;
 };
 
 // Where each bucket's values begin in a memory of all, in bytes and 64-byte aligned; one more entry for the end.
@@ -72,15 +68,13 @@ class GradientReducer {
   // The bucket's memory, 64-byte aligned, bucket_elements[bucket] values. Between start and the return of wait it
   // belongs to the reducer.
   virtual std::span<std::byte> buffer(int bucket) = 0;
-  // Where wait() leaves the reduced gradient: there, or beside it (Layout::gradients).
-  virtual std::span<std::byte> result(int bucket) { return buffer(bucket); }
 
   // Announces that this rank's gradient of `bucket` for `step` stands in its buffer. Never blocks. All ranks start the
   // same buckets in the same order. `weight` is this rank's number of samples in the step (0: nothing to add; the
   // buffer's content is then ignored).
   virtual Status start(std::uint64_t step, int bucket, double weight) = 0;
 
-  // Waits until the bucket's reduced gradient stands in result(bucket). On failure names the rank waited for, the step
+  // Waits until the bucket's reduced gradient stands in its buffer. On failure names the rank waited for, the step
   // and the bucket. Buckets are waited for in the order in which they were started.
   virtual Result<Outcome> wait(int bucket, const Deadline& deadline) = 0;
 

@@ -11,10 +11,9 @@
 // in the cache. All ranks go through (time, step) in the same order, so that frames need no matching but are checked by
 // their tags.
 //
-// Sums stand where the results will, which may be the rank's own gradients: the all-gather overwrites them later. A
-// finished segment cannot arrive before this rank's part of it has left (it is contained in it), and received values
-// occupy a slot only until they are added, which waits for nothing; so receiving never depends on sending, and the ring
-// cannot lock up.
+// Sums stand in place of the rank's own values: the all-gather overwrites them later. A finished segment cannot arrive
+// before this rank's part of it has left (it is contained in it), and received values occupy a slot only until they are
+// added, which waits for nothing; so receiving never depends on sending, and the ring cannot lock up.
 //
 // A rank's weight goes in a small frame of its own ahead of the first chunk's segment, and is passed on in the same
 // way; after size - 1 steps everybody knows all of them.
@@ -33,9 +32,8 @@ namespace motley::collective {
 
 // What is to be reduced: a part of one bucket.
 struct RingPass {
-  std::uint64_t tag = 0;  // of the bucket's start; its low 16 bits are free for the channel's use
-  const std::byte* gradients = nullptr;
-  std::byte* results = nullptr;  // in place of the gradients, or beside them
+  std::uint64_t tag = 0;        // of the bucket's start; its low 16 bits are free for the channel's use
+  std::byte* values = nullptr;  // this rank's, and in their place the mean of all
   std::size_t elements = 0;
   std::size_t segment_elements = 0;
   std::size_t times_apart = 1;  // more gives neighbours more time and takes more of the cache
@@ -141,8 +139,7 @@ class RingChannel {
     std::byte* landing;
   };
   struct Segment {
-    const std::byte* gradients;
-    std::byte* results;
+    std::byte* values;
     std::size_t elements;
   };
 
@@ -176,7 +173,7 @@ class RingChannel {
     const std::size_t begin = std::min(length, slice * share);
     const std::size_t end = std::min(length, begin + share);
     const std::size_t offset = (chunk_begin + begin) * byte_size(type_);
-    return {pass.what.gradients + offset, pass.what.results + offset, end - begin};
+    return {pass.what.values + offset, end - begin};
   }
 
   bool post_receives() {
@@ -195,7 +192,7 @@ class RingChannel {
           expected_.push_back({&pass, chunk, step, true, nullptr});
         }
         const Segment own = segment(pass, chunk, rank_before(step + 1));
-        std::byte* landing = own.results;
+        std::byte* landing = own.values;
         if (scatters(step) || narrow_) {
           landing = receive_slots_.data() + next_receive_slot_ * slot_bytes_;
           next_receive_slot_ = (next_receive_slot_ + 1) % kReceivesPosted;
@@ -222,7 +219,7 @@ class RingChannel {
           ++sent_;
         }
         const Segment own = segment(pass, chunk, rank_before(step));
-        const std::byte* payload = step == 0 ? own.gradients : own.results;
+        const std::byte* payload = own.values;
         if (narrow_) {
           std::byte* const slot = send_slots_.data() + next_send_slot_ * slot_bytes_;
           next_send_slot_ = (next_send_slot_ + 1) % kSendsPosted;
@@ -251,7 +248,7 @@ class RingChannel {
     if (scatters(expected.step)) {
       add_up(pass, expected.step, own, received);
     } else if (narrow_) {
-      std::copy_n(received, own.elements * sizeof(float), own.results);
+      std::copy_n(received, own.elements * sizeof(float), own.values);
     }
     ++pass.steps_received[expected.chunk];
     --pass.receives_left;
@@ -266,7 +263,7 @@ class RingChannel {
     const bool completes = !scatters(step + 1);
     if (size_ == 2) {
       const Mean mean = weighted_mean(pass.weights);
-      for (int rank : mean.ranks) inputs.push_back(std::cmp_equal(rank, rank_) ? own.gradients : received);
+      for (int rank : mean.ranks) inputs.push_back(std::cmp_equal(rank, rank_) ? own.values : received);
       coefficients = mean.coefficients;
       scale = mean.scale;
     } else {
@@ -277,7 +274,7 @@ class RingChannel {
         coefficients.push_back(step == 0 ? pass.weights[rank_before(1)] : 1);
       }
       if (pass.what.weight != 0) {
-        inputs.push_back(own.gradients);
+        inputs.push_back(own.values);
         coefficients.push_back(pass.what.weight);
       }
       if (completes) {
@@ -285,11 +282,11 @@ class RingChannel {
         scale = total == 0 ? 0 : 1 / total;
       }
     }
-    std::byte* const output[] = {own.results};
+    std::byte* const output[] = {own.values};
     sum_as(type_, inputs, coefficients, scale, output, 0, own.elements);
     if (narrow_ && completes) {
       // All ranks get the result as it goes over the wire, this one too.
-      auto* values = reinterpret_cast<float*>(own.results);
+      auto* values = reinterpret_cast<float*>(own.values);
       auto* halves = reinterpret_cast<std::uint16_t*>(widened_.data());
       kernels::round_to_bfloat16({values, own.elements}, halves);
       kernels::widen_bfloat16({halves, own.elements}, values);

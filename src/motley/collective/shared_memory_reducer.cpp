@@ -2,8 +2,8 @@
 //
 // Every bucket is cut into chunks. When all ranks have announced their gradient, whoever has time (a rank in wait(), or
 // the helper thread of the rank that came last) claims one chunk after the other, sums it over all ranks' memory in
-// rank order, and writes the mean into all ranks' memory, in place or beside the gradients, in the same pass. So a slow
-// rank holds nobody up with work, and as the arithmetic of a chunk is the same whoever does it, the result is too.
+// rank order, and writes the mean into all ranks' memory in the same pass. So a slow rank holds nobody up with work,
+// and as the arithmetic of a chunk is the same whoever does it, the result is too.
 //
 // Why nothing is read or written at the wrong time. Round k of a bucket is its k-th start.
 //   1. A chunk of round k is claimed only after all ranks have started round k, that is, after all gradients have been
@@ -81,7 +81,7 @@ class SharedMemoryReducer final : public GradientReducer {
     const auto sizes = std::as_bytes(std::span(layout.bucket_elements));
     const std::vector<double> own = {static_cast<double>(layout.type),
                                      static_cast<double>(layout.bucket_elements.size()), static_cast<double>(bytes),
-                                     static_cast<double>(crc32c(sizes)), layout.gradients ? 1.0 : 0.0};
+                                     static_cast<double>(crc32c(sizes))};
     MOTLEY_ASSIGN(const auto all, group_->all_gather(own, deadline));
     for (int rank = 0; rank < size_; ++rank) {
       const auto theirs = std::span(all).subspan(static_cast<std::size_t>(rank) * own.size(), own.size());
@@ -103,20 +103,15 @@ class SharedMemoryReducer final : public GradientReducer {
       if (rank != rank_) {
         MOTLEY_ASSIGN(regions_[rank], map_of_peer(session_, addresses[rank], region_bytes));
       }
-      results_.push_back(regions_[rank]->data() + values_offset);
+      values_.push_back(regions_[rank]->data() + values_offset);
     }
-    MOTLEY_TRY(map_gradients(deadline));
     MOTLEY_TRY(group_->barrier(deadline));  // so that nobody ends before all have mapped what is its own
     if (background_progress_) helper_ = std::thread([this] { help(); });
     return {};
   }
 
   std::span<std::byte> buffer(int bucket) override {
-    return {gradients_[rank_] + offsets_[bucket], layout_.bucket_elements[bucket] * width_};
-  }
-
-  std::span<std::byte> result(int bucket) override {
-    return {results_[rank_] + offsets_[bucket], layout_.bucket_elements[bucket] * width_};
+    return {values_[rank_] + offsets_[bucket], layout_.bucket_elements[bucket] * width_};
   }
 
   Status start(std::uint64_t step, int index, double weight) override {
@@ -208,25 +203,6 @@ class SharedMemoryReducer final : public GradientReducer {
     double left_alone = 2 * kMinHelperSeconds;  // between start and wait the last time
   };
 
-  // Where all ranks' gradients stand; they are only read.
-  Status map_gradients(const Deadline& deadline) {
-    if (!layout_.gradients) {
-      gradients_ = results_;
-      return {};
-    }
-    MOTLEY_ASSIGN(const auto addresses, all_addresses(*group_, *layout_.gradients, deadline));
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_) {
-        gradients_.push_back(layout_.gradients->data());
-        continue;
-      }
-      MOTLEY_ASSIGN(auto region, map_of_peer(session_, addresses[rank], std::max(offsets_.back(), kLine)));
-      gradients_.push_back(region->data());
-      peer_gradients_.push_back(std::move(region));
-    }
-    return {};
-  }
-
   BucketControl& control(int bucket) const { return regions_[0]->at<BucketControl>(0)[bucket]; }
 
   Announcement& announcement(int bucket, int rank) const {
@@ -273,9 +249,9 @@ class SharedMemoryReducer final : public GradientReducer {
       const std::size_t count = std::min(bucket.chunk_elements, layout_.bucket_elements[index] - begin);
       const std::size_t offset = offsets_[index] + begin * width_;
       std::vector<const std::byte*> inputs;
-      for (int rank : mean->ranks) inputs.push_back(gradients_[rank]);
+      for (int rank : mean->ranks) inputs.push_back(values_[rank]);
       if (!MOTLEY_KEEPS("planted-chunk-done-then-counted")) shared.reduced.add(round * bucket.chunks);
-      sum_as(layout_.type, inputs, mean->coefficients, mean->scale, results_, offset, count);
+      sum_as(layout_.type, inputs, mean->coefficients, mean->scale, values_, offset, count);
       if (MOTLEY_KEEPS("planted-chunk-done-then-counted")) shared.reduced.add(round * bucket.chunks);
     }
   }
@@ -323,12 +299,10 @@ class SharedMemoryReducer final : public GradientReducer {
   const int size_;
   Layout layout_;
   std::size_t width_ = 0;             // bytes of a value
-  std::vector<std::size_t> offsets_;  // of buckets in each rank's gradients and results
+  std::vector<std::size_t> offsets_;  // of buckets in each rank's values
   std::unique_ptr<Group> group_;
   std::vector<std::unique_ptr<net::Region>> regions_;  // one per rank
-  std::vector<std::unique_ptr<net::Region>> peer_gradients_;
-  std::vector<std::byte*> results_;    // of each rank, where its first bucket starts
-  std::vector<std::byte*> gradients_;  // likewise; in the same place, or beside
+  std::vector<std::byte*> values_;                     // of each rank, where its first bucket starts
   std::vector<Bucket> buckets_;
 
   struct Job {

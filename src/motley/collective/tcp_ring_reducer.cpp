@@ -52,13 +52,11 @@ class DirectChannel {
       : rank_(rank), type_(type), wire_(wire), peers_(std::move(peers)) {}
 
   // Queues a bucket; buckets end in the order of their start. Returns its number, counted from 1. The values are copied
-  // out at once; when the bucket ends its results are written, which may be in the same place, with the sum of all
-  // weights.
-  std::uint64_t start(std::uint64_t tag, std::span<const std::byte> values, std::span<std::byte> results, double weight,
-                      double* total_weight) {
+  // out at once; when the bucket ends the mean is written in their place, and the sum of all weights.
+  std::uint64_t start(std::uint64_t tag, std::span<std::byte> values, double weight, double* total_weight) {
     const std::size_t wire_bytes = wire_ == WireType::kBfloat16 ? values.size() / 2 : values.size();
     const std::size_t lines = 1 + (wire_bytes + sizeof(Line) - 1) / sizeof(Line);
-    Job& job = jobs_.emplace_back(results, total_weight, ++started_);
+    Job& job = jobs_.emplace_back(values, total_weight, ++started_);
     if (!spare_.empty()) {
       job.messages = std::move(spare_.back());
       spare_.pop_back();
@@ -123,7 +121,7 @@ class DirectChannel {
   // A message: the weight in its first cache line, then the values as on the wire.
   using MessageBuffer = std::vector<Line>;
   struct Job {
-    std::span<std::byte> results;
+    std::span<std::byte> values;
     double* total_weight;
     std::uint64_t number;
     std::vector<MessageBuffer> messages = {};  // by rank, the own one included
@@ -144,7 +142,7 @@ class DirectChannel {
     }
     const Mean mean = weighted_mean(weights);
     *job.total_weight = mean.total_weight;
-    const std::size_t count = job.results.size() / byte_size(type_);
+    const std::size_t count = job.values.size() / byte_size(type_);
     std::vector<std::vector<float>> widened;
     std::vector<const std::byte*> inputs;
     for (int rank : mean.ranks) {
@@ -157,7 +155,7 @@ class DirectChannel {
         inputs.push_back(values->bytes);
       }
     }
-    std::byte* const output[] = {job.results.data()};
+    std::byte* const output[] = {job.values.data()};
     sum_as(type_, inputs, mean.coefficients, mean.scale, output, 0, count);
   }
 
@@ -177,7 +175,7 @@ class TcpRingReducer final : public GradientReducer, private Channels {
       : session_(session), options_(options), rank_(session.membership().rank), size_(session.membership().size()) {}
 
   Status prepare(const Layout& layout, const Deadline& deadline) override {
-    MOTLEY_INVARIANT(results_.data() == nullptr, "prepare was called twice");
+    MOTLEY_INVARIANT(values_.data() == nullptr, "prepare was called twice");
     if (options_.wire == WireType::kBfloat16 && layout.type != DataType::kFloat32) {
       return fail(ErrorCode::kInvalidInput, "bfloat16 on the wire is for gradients in float32; these are in float64");
     }
@@ -202,9 +200,8 @@ class TcpRingReducer final : public GradientReducer, private Channels {
       bucket.segment_elements = std::max(line, wanted / 64 * line);
       largest_segment = std::max(largest_segment, bucket.segment_elements);
     }
-    MOTLEY_ASSIGN(results_, Pages::allocate(offsets_.back(), "gradients"));
-    std::memset(results_.data(), 0, results_.size());
-    gradients_ = layout.gradients ? layout.gradients->data() : results_.data();
+    MOTLEY_ASSIGN(values_, Pages::allocate(offsets_.back(), "gradients"));
+    std::memset(values_.data(), 0, values_.size());
 
     cpu_set_t cores;
     CPU_ZERO(&cores);
@@ -219,11 +216,7 @@ class TcpRingReducer final : public GradientReducer, private Channels {
   }
 
   std::span<std::byte> buffer(int bucket) override {
-    return {gradients_ + offsets_[bucket], layout_.bucket_elements[bucket] * byte_size(layout_.type)};
-  }
-
-  std::span<std::byte> result(int bucket) override {
-    return {results_.data() + offsets_[bucket], layout_.bucket_elements[bucket] * byte_size(layout_.type)};
+    return {values_.data() + offsets_[bucket], layout_.bucket_elements[bucket] * byte_size(layout_.type)};
   }
 
   Status start(std::uint64_t step, int index, double weight) override {
@@ -237,11 +230,10 @@ class TcpRingReducer final : public GradientReducer, private Channels {
     bucket.step = step;
     const std::uint64_t tag = step << 32 | static_cast<std::uint64_t>(index & 0xffff) << 16;
     if (bucket.direct) {
-      bucket.number = direct_->start(tag, buffer(index), result(index), weight, &bucket.total_weight);
+      bucket.number = direct_->start(tag, buffer(index), weight, &bucket.total_weight);
     } else {
       bucket.number = ring_->start({.tag = tag,
-                                    .gradients = buffer(index).data(),
-                                    .results = result(index).data(),
+                                    .values = buffer(index).data(),
                                     .elements = layout_.bucket_elements[index],
                                     .segment_elements = bucket.segment_elements,
                                     .times_apart = over_loopback_ ? kTimesApartOverLoopback : kTimesApart,
@@ -345,9 +337,8 @@ class TcpRingReducer final : public GradientReducer, private Channels {
   const int size_;
   bool over_loopback_ = false;
   Layout layout_;
-  std::vector<std::size_t> offsets_;  // of buckets in gradients and results
-  Pages results_;
-  std::byte* gradients_ = nullptr;  // in place of the results, or beside them
+  std::vector<std::size_t> offsets_;  // of buckets in the values
+  Pages values_;
   std::vector<Bucket> buckets_;
   std::vector<std::unique_ptr<net::Connection>> neighbours_;
 

@@ -42,7 +42,7 @@ class Points final : public data::Dataset {
   std::vector<std::int64_t> shape_ = {2};
 };
 
-// One rank of two: what it gives is reduced with nothing of the other.
+// One rank of two: what it gives is reduced with nothing of the other, or, where it breaks off, not any more.
 class FakeReducer final : public collective::GradientReducer {
  public:
   Status prepare(const collective::Layout& layout, const Deadline&) override {
@@ -57,7 +57,11 @@ class FakeReducer final : public collective::GradientReducer {
     started.push_back(fmt::format("step {} bucket {} weight {}", step, bucket, weight));
     return {};
   }
-  Result<collective::Outcome> wait(int, const Deadline&) override {
+  Result<collective::Outcome> wait(int bucket, const Deadline&) override {
+    if (breaks_off) {
+      std::ranges::fill(buffer(bucket), std::byte{1});
+      return fail(ErrorCode::kPeerLost, "given up");
+    }
     collective::Outcome outcome;
     outcome.staleness = 3;
     return outcome;
@@ -67,6 +71,7 @@ class FakeReducer final : public collective::GradientReducer {
   std::uint64_t bytes_sent() const override { return 17; }
 
   std::vector<std::string> started;
+  bool breaks_off = false;
 
  private:
   std::vector<std::vector<std::byte>> memory_;
@@ -74,7 +79,7 @@ class FakeReducer final : public collective::GradientReducer {
 
 // A rank with a network of float64, and the parts that a step of it needs.
 struct Rank {
-  explicit Rank(double max_grad_norm = 0, double learning_rate = 0.1, int replica = 1) {
+  explicit Rank(double max_grad_norm = 0, double learning_rate = 0.1, int replica = 1, bool keeps_own = false) {
     nn::NetworkSpec spec;
     spec.name = "mlp";
     spec.input_shape = {2};
@@ -88,7 +93,7 @@ struct Rank {
     reducer = owned.get();
     parts.method.reducer = std::move(owned);
     parts.optimizer = *nn::Optimizer::create({.learning_rate = learning_rate}, network.stage->parameters());
-    parts.buckets = *nn::GradientBuckets::create(network.stage->parameters(), 1 << 20);
+    parts.buckets = *nn::GradientBuckets::create(network.stage->parameters(), 1 << 20, {.keeps_own = keeps_own});
     collective::Layout layout;
     layout.bucket_elements = parts.buckets->bucket_elements();
     EXPECT_TRUE(reducer->prepare(layout, Deadline::after(10)));
@@ -164,11 +169,12 @@ TEST(DataParallelRunner, MicroBatchesAddUpToTheBatch) {
   EXPECT_EQ(whole.target, -1);  // not emulated
 }
 
-// Another rank is lost while what the first one left is read: it is all added once more, and nothing twice.
+// A rank is lost while gradients are reduced, and another one while what the first one left is read: it is all added
+// once more, and nothing twice.
 TEST(DataParallelRunner, WhatIsAddedAgainCountsOnce) {
   std::vector<std::vector<double>> gradients;
   for (const bool fails : {false, true}) {
-    Rank rank;
+    Rank rank(0, 0.1, 1, true);
     auto plan = make_batch_plan();
     BatchComputation computation(rank.parts(*plan), {}, 1);
     DataParallelRunner runner(rank.parts(*plan), computation);
@@ -180,6 +186,8 @@ TEST(DataParallelRunner, WhatIsAddedAgainCountsOnce) {
     ASSERT_EQ(others.size(), 6U);
     rank.dataset.fails = fails;
     if (fails) {
+      rank.reducer->breaks_off = true;
+      EXPECT_FALSE(rank.sync->wait(step, 10, report));
       EXPECT_FALSE(runner.add(step, others, report));
     }
     rank.dataset.fails = false;

@@ -22,8 +22,9 @@ constexpr std::size_t kMostPadding = 4096;  // after a bucket
 struct GradientBuckets::State {
   struct Bucket {
     std::vector<at::Tensor> parameters;
-    std::vector<at::Tensor> views;    // of `gradients`, one a parameter: its .grad once it has one
-    std::vector<at::Tensor> results;  // of reduced gradients in other memory, else empty
+    std::vector<at::Tensor> views;   // of `gradients`, one a parameter: its .grad once it has one
+    std::vector<at::Tensor> own;     // while .grad is the reduced one: this worker's; empty where that is not kept
+    std::vector<bool> is_in_memory;  // whether this worker's is there, where it is kept
     std::size_t elements = 0;
     at::Tensor gradients;  // flat
     at::Tensor memory;     // flat view of the exchange's memory; the same tensor on the CPU
@@ -32,12 +33,24 @@ struct GradientBuckets::State {
     int incomplete = 0;  // parameters without a complete gradient since arm()
 
     bool is_direct() const { return staged.is_same(memory); }
+
+    // This worker's, where it is kept; undefined where there is none.
+    const at::Tensor& own_gradient(std::size_t at) const {
+      const at::Tensor& gradient = parameters[at].grad();
+      return gradient.is_same(views[at]) ? own[at] : gradient;
+    }
+    void copy_own(std::size_t at) {
+      if (is_in_memory[at]) return;
+      const at::Tensor& gradient = own_gradient(at);
+      gradient.defined() ? views[at].copy_(gradient) : views[at].zero_();
+      is_in_memory[at] = true;
+    }
   };
 
   std::vector<Bucket> buckets;
   std::vector<Place> places;
   at::ScalarType dtype = at::kFloat;
-  bool overlaps = true;
+  Options options;
   std::optional<DeviceCopies> copies;  // none on the CPU
   PinnedRegion pinned;                 // the exchange's memory, where a device copies from and to it
   OnReady on_ready;                    // empty: not armed
@@ -51,7 +64,11 @@ struct GradientBuckets::State {
   }
 
   Status announce(int index, Bucket& bucket) const {
-    MOTLEY_TRY(catch_torch(ErrorCode::kInternal, "completing gradients", [&] { complete(bucket); }));
+    MOTLEY_TRY(catch_torch(ErrorCode::kInternal, "completing gradients", [&] {
+      const at::NoGradGuard no_grad;
+      if (!options.keeps_own) return complete(bucket);
+      for (std::size_t at = 0; at < bucket.parameters.size(); ++at) bucket.copy_own(at);
+    }));
     if (!copies) return on_ready(index);
     MOTLEY_ASSIGN(bucket.arriving, copies->kept_to_host(bucket.gradients, bucket.staged));
     return {};
@@ -71,7 +88,6 @@ struct GradientBuckets::State {
   // Parameters that have had no gradient since zero() get one of zeros. A gradient elsewhere was put there by others,
   // or a hook of theirs took our hook's place.
   static void complete(Bucket& bucket) {
-    const at::NoGradGuard no_grad;
     for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
       at::Tensor& gradient = bucket.parameters[at].mutable_grad();
       at::Tensor& view = bucket.views[at];
@@ -81,20 +97,27 @@ struct GradientBuckets::State {
   }
 
   // The first gradient since zero() is a tensor of autograd's own: it goes into the bucket, and later ones are added
-  // there. That reads and writes half as much as adding to zeros does.
-  void accumulated(std::size_t bucket, std::size_t at) {
+  // there. That reads and writes half as much as adding to zeros does. Where it is kept, it goes there when it is
+  // complete.
+  void accumulated(std::size_t index, std::size_t at) {
     const at::NoGradGuard no_grad;
-    at::Tensor& gradient = buckets[bucket].parameters[at].mutable_grad();
-    const at::Tensor& view = buckets[bucket].views[at];
-    if (!gradient.is_same(view)) gradient = view.copy_(gradient);
+    Bucket& bucket = buckets[index];
+    at::Tensor& gradient = bucket.parameters[at].mutable_grad();
+    const at::Tensor& view = bucket.views[at];
+    if (options.keeps_own) {
+      bucket.is_in_memory[at] = false;
+      if (on_ready) bucket.copy_own(at);
+    } else if (!gradient.is_same(view)) {
+      gradient = view.copy_(gradient);
+    }
     if (!on_ready) return;
-    if (buckets[bucket].incomplete == 0) {
+    if (bucket.incomplete == 0) {
       status = fail(ErrorCode::kInvalidInput,
                     "parameters got gradients from a second backward pass after the first one's were announced; "
                     "accepted: one announcing backward pass a step, the last");
       return;
     }
-    --buckets[bucket].incomplete;
+    --bucket.incomplete;
     while (next < static_cast<int>(buckets.size()) && buckets[static_cast<std::size_t>(next)].incomplete == 0) {
       announce_next();
     }
@@ -131,9 +154,9 @@ GradientBuckets::~GradientBuckets() {
 }
 
 Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTensors& parameters,
-                                                                 std::size_t bucket_bytes, bool overlaps) {
+                                                                 std::size_t bucket_bytes, const Options& options) {
   auto state = std::make_shared<State>();
-  state->overlaps = overlaps;
+  state->options = options;
   const at::Tensor first = parameters.empty() ? at::empty({0}) : parameters.front().tensor;
   state->dtype = first.scalar_type();
   // Whether a bucket of so many values takes so many more.
@@ -157,6 +180,10 @@ Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTens
                              static_cast<std::int64_t>(state->buckets.back().elements)});
     state->buckets.back().parameters.push_back(tensor);
     state->buckets.back().elements += elements;
+  }
+  for (State::Bucket& bucket : state->buckets) {
+    bucket.own.resize(bucket.parameters.size());
+    bucket.is_in_memory.resize(bucket.parameters.size());
   }
   std::ranges::reverse(state->places);
   return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(state)));
@@ -185,7 +212,8 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory, co
                    state_->buckets.size(), memory.size());
   const at::Device device = memory.empty() ? at::kCPU : state_->places.front().parameter.tensor.device();
   if (!device.is_cpu()) {
-    MOTLEY_ASSIGN(state_->copies, DeviceCopies::create(device, state_->overlaps));
+    MOTLEY_INVARIANT(!state_->options.keeps_own, "gradients of a device were to be kept");
+    MOTLEY_ASSIGN(state_->copies, DeviceCopies::create(device, state_->options.overlaps));
   }
   const bool is_pinned = state_->copies && state_->copies->overlap() && pin(device.type(), memory);
   return catch_torch(ErrorCode::kInternal, "binding gradients to the exchange's memory", [&]() -> Status {
@@ -210,16 +238,21 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory, co
       }
       bucket.gradients.zero_();
 
+      const bool is_again = !bucket.views.empty();
+      MOTLEY_INVARIANT(!is_again || state_->options.keeps_own, "gradients were bound twice");
+      std::vector<at::Tensor> views;
       std::int64_t offset = 0;
       for (at::Tensor& parameter : bucket.parameters) {
-        bucket.views.push_back(bucket.gradients.as_strided(
+        views.push_back(bucket.gradients.as_strided(
             parameter.sizes(), at::infer_dense_strides(parameter.sizes(), parameter.strides()), offset));
-        parameter.mutable_grad() = bucket.views.back();
         offset += parameter.numel();
+        if (is_again) continue;
+        parameter.mutable_grad() = views.back();
         torch::autograd::impl::set_post_acc_grad_hooks(
             parameter, std::make_unique<AccumulationHook>(
-                           [state = state_, index, at = bucket.views.size() - 1] { state->accumulated(index, at); }));
+                           [state = state_, index, at = views.size() - 1] { state->accumulated(index, at); }));
       }
+      bucket.views = std::move(views);
     }
     return {};
   });
@@ -242,70 +275,74 @@ bool GradientBuckets::pin(c10::DeviceType type, const std::vector<std::span<std:
   return pinned.has_value();
 }
 
-Status GradientBuckets::bind_results(const std::vector<std::span<std::byte>>& memory) {
-  MOTLEY_INVARIANT(!state_->copies && memory.size() == state_->buckets.size(), "{} buckets were given memory for {}",
-                   state_->buckets.size(), memory.size());
-  return catch_torch(ErrorCode::kInternal, "binding reduced gradients to the exchange's memory", [&] {
-    for (std::size_t index = 0; index < memory.size(); ++index) {
-      State::Bucket& bucket = state_->buckets[index];
-      const at::Tensor flat =
-          at::from_blob(memory[index].data(), {static_cast<std::int64_t>(bucket.elements)}, state_->dtype);
-      bucket.results.clear();
-      for (const at::Tensor& view : bucket.views) {
-        bucket.results.push_back(flat.as_strided(view.sizes(), view.strides(), view.storage_offset()));
-      }
-    }
-  });
-}
-
 void GradientBuckets::restore() {
+  MOTLEY_INVARIANT(state_->options.keeps_own, "gradients that are not kept were to be restored");
   for (State::Bucket& bucket : state_->buckets) {
     for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
-      bucket.parameters[at].mutable_grad() = bucket.views[at];
+      bucket.parameters[at].mutable_grad() = at::Tensor(bucket.own_gradient(at));
+      bucket.is_in_memory[at] = false;
     }
   }
 }
 
 std::vector<std::vector<std::byte>> GradientBuckets::own() {
-  MOTLEY_INVARIANT(!state_->copies, "gradients of a device were to be read");
+  MOTLEY_INVARIANT(state_->options.keeps_own, "gradients that are not kept were to be read");
   const at::NoGradGuard no_grad;
   std::vector<std::vector<std::byte>> own;
-  for (State::Bucket& bucket : state_->buckets) {
+  for (const State::Bucket& bucket : state_->buckets) {
+    at::Tensor flat = at::zeros_like(bucket.memory);
     for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
-      at::Tensor& gradient = bucket.parameters[at].mutable_grad();
-      if (!gradient.defined()) bucket.views[at].zero_();
-      gradient = bucket.views[at];
+      const at::Tensor& view = bucket.views[at];
+      const at::Tensor& gradient = bucket.own_gradient(at);
+      if (gradient.defined()) flat.as_strided(view.sizes(), view.strides(), view.storage_offset()).copy_(gradient);
     }
-    const auto* bytes = static_cast<const std::byte*>(bucket.memory.data_ptr());
-    own.emplace_back(bytes, bytes + bucket.memory.nbytes());
+    const auto* bytes = static_cast<const std::byte*>(flat.data_ptr());
+    own.emplace_back(bytes, bytes + flat.nbytes());
   }
   return own;
 }
 
 void GradientBuckets::set_own(const std::vector<std::vector<std::byte>>& gradients, double factor) {
-  MOTLEY_INVARIANT(!state_->copies && gradients.size() == state_->buckets.size(),
+  MOTLEY_INVARIANT(state_->options.keeps_own && gradients.size() == state_->buckets.size(),
                    "{} buckets were given gradients of {}", state_->buckets.size(), gradients.size());
   const at::NoGradGuard no_grad;
   for (std::size_t index = 0; index < gradients.size(); ++index) {
     State::Bucket& bucket = state_->buckets[index];
     MOTLEY_INVARIANT(gradients[index].size() == bucket.memory.nbytes(), "bucket {} was given {} bytes", index,
                      gradients[index].size());
-    std::ranges::copy(gradients[index], static_cast<std::byte*>(bucket.memory.data_ptr()));
-    bucket.memory.mul_(factor);
+    at::Tensor flat = at::empty_like(bucket.memory);
+    std::ranges::copy(gradients[index], static_cast<std::byte*>(flat.data_ptr()));
+    flat.mul_(factor);
+    for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
+      const at::Tensor& view = bucket.views[at];
+      bucket.parameters[at].mutable_grad() = flat.as_strided(view.sizes(), view.strides(), view.storage_offset());
+      bucket.is_in_memory[at] = false;
+    }
   }
-  restore();
 }
 
 void GradientBuckets::zero() {
-  for (const Place& place : state_->places) at::Tensor(place.parameter.tensor).mutable_grad() = at::Tensor();
+  for (State::Bucket& bucket : state_->buckets) {
+    for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
+      bucket.parameters[at].mutable_grad() = bucket.own[at] = at::Tensor();
+      bucket.is_in_memory[at] = false;
+    }
+  }
 }
 
 void GradientBuckets::scale(double factor) {
   MOTLEY_INVARIANT(state_->next == 0 || !state_->on_ready, "gradients were scaled after a bucket was announced");
   const at::NoGradGuard no_grad;
   for (State::Bucket& bucket : state_->buckets) {
-    State::complete(bucket);
-    bucket.gradients.mul_(factor);
+    if (!state_->options.keeps_own) {
+      State::complete(bucket);
+      bucket.gradients.mul_(factor);
+      continue;
+    }
+    for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
+      if (at::Tensor own = bucket.own_gradient(at); own.defined()) own.mul_(factor);
+      bucket.is_in_memory[at] = false;
+    }
   }
 }
 
@@ -334,8 +371,9 @@ Status GradientBuckets::flush() {
 
 Status GradientBuckets::fetch(int bucket) {
   State::Bucket& fetched = state_->buckets[static_cast<std::size_t>(bucket)];
-  for (std::size_t at = 0; at < fetched.results.size(); ++at) {
-    fetched.parameters[at].mutable_grad() = fetched.results[at];
+  for (std::size_t at = 0; state_->options.keeps_own && at < fetched.parameters.size(); ++at) {
+    at::Tensor& gradient = fetched.parameters[at].mutable_grad();
+    if (!gradient.is_same(fetched.views[at])) fetched.own[at] = std::exchange(gradient, fetched.views[at]);
   }
   if (!state_->copies) return {};
   // The device has read `staged` for the step before: this step's gradients have come through it since.

@@ -4,6 +4,9 @@
 // Every .grad is a view of its bucket's memory from the first gradient that autograd gives it in a step, which is
 // copied there; it is laid out in memory as the parameter is. On CUDA a bucket is a flat tensor on the device; it
 // travels to and from that memory through pinned memory of its own, while backward still runs.
+//
+// Where what this worker has computed must outlive the exchange, which writes the reduced gradient over it, .grad stays
+// the tensor that autograd made until fetch(), and is copied to the bucket's memory when it is complete.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,12 +36,19 @@ class GradientBuckets {
   // device has computed. An error stops further calls and is returned by flush.
   using OnReady = std::function<Status(int bucket)>;
 
+  struct Options {
+    bool overlaps = true;    // a device's gradients are copied while it computes
+    bool keeps_own = false;  // this worker's gradients outlive the exchange; on the CPU only
+  };
+
   // Groups the parameters, last first, into buckets of about `bucket_bytes` (at least one parameter each); the first
   // ends with the parameter that fills kFirstBucketBytes, so that the exchange starts early. All must have one type,
-  // float32 or float64, and one device. No bucket where there are none, as in some parts of networks. Without
-  // `overlaps`, a device's gradients are copied while it waits.
+  // float32 or float64, and one device. No bucket where there are none, as in some parts of networks.
   static Result<std::unique_ptr<GradientBuckets>> create(const NamedTensors& parameters, std::size_t bucket_bytes,
-                                                         bool overlaps = true);
+                                                         const Options& options);
+  static Result<std::unique_ptr<GradientBuckets>> create(const NamedTensors& parameters, std::size_t bucket_bytes) {
+    return create(parameters, bucket_bytes, Options());
+  }
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -57,16 +67,13 @@ class GradientBuckets {
   const std::vector<Place>& places() const;
 
   // Binds every parameter's .grad to this memory, one span a bucket of exactly its size, aligned to its type; gradients
-  // become zero. `owner` is kept as long as a tensor sees the memory. Call once.
+  // become zero. `owner` is kept as long as a tensor sees the memory. With Options::keeps_own it may be called again:
+  // gradients that are kept stay, and those that were fetched are to be taken back before (restore).
   Status bind(const std::vector<std::span<std::byte>>& memory, const std::shared_ptr<void>& owner = nullptr);
 
-  // On the CPU only: reduced gradients come to other memory, in the same form; fetch() makes that the parameters'
-  // gradient, and restore() takes it back. May be called again, once what was bound before is not used any more.
-  Status bind_results(const std::vector<std::span<std::byte>>& memory);
-  // The parameters' gradients are this worker's again, as they were announced.
+  // With Options::keeps_own: the parameters' gradients are this worker's again, as they were announced.
   void restore();
-
-  // On the CPU only: this worker's gradients since zero(), as bytes by bucket; and such bytes of buckets of the same
+  // Likewise: this worker's gradients since zero(), as bytes by bucket; and such bytes of buckets of the same
   // parameters, times `factor`, as its gradients.
   std::vector<std::vector<std::byte>> own();
   void set_own(const std::vector<std::vector<std::byte>>& gradients, double factor);
@@ -87,7 +94,7 @@ class GradientBuckets {
   Status flush();
 
   // After the exchange wrote the reduced gradient into the bucket's memory: makes it the parameters' gradient. Nothing
-  // to do on the CPU, but for bind_results().
+  // to do on the CPU, but for Options::keeps_own.
   Status fetch(int bucket);
 
  private:

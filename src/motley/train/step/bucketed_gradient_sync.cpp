@@ -135,7 +135,7 @@ std::size_t BucketedGradientSync::find_not_finite(int bucket, std::span<const st
 // its share.
 std::size_t BucketedGradientSync::check_reduced(int bucket) const {
   const auto values = served_state_ ? std::as_bytes(server_->weights(bucket))
-                                    : std::span<const std::byte>(parts_.method.reducer->result(bucket));
+                                    : std::span<const std::byte>(parts_.method.reducer->buffer(bucket));
   const std::size_t width = at::elementSize(parts_.buckets->dtype());
   const std::size_t elements = values.size() / width;
   const auto replicas = static_cast<std::size_t>(options_.replicas);
@@ -230,10 +230,12 @@ Status BucketedGradientSync::go_on(net::Session& session, const ps::ServerOption
   if (server_ != nullptr) server_->hand_over();
   server_ = method.server_optimizer;
   if (server_ != nullptr) served_state_ = name_state(kernels::state_arrays(options.update.rule));
-  MOTLEY_TRY(parts_.kept->replace(std::move(method.reducer), deadline));
+  MOTLEY_TRY(parts_.replaceable->replace(std::move(method.reducer), deadline));
   options_.replicas = session.membership().size();
   options_.replica = session.membership().rank;
-  return bind_results();
+  std::vector<std::span<std::byte>> memory;
+  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) memory.push_back(parts_.replaceable->buffer(bucket));
+  return parts_.buckets->bind(memory);
 }
 
 Status BucketedGradientSync::restore_servers(const std::string& optimizer, const Deadline& deadline) {
@@ -244,12 +246,6 @@ Status BucketedGradientSync::restore_servers(const std::string& optimizer, const
   MOTLEY_ASSIGN(ps::ServerState state, collect_state(*served_state_));
   state.updates = server_->updates();
   return server_->load(state, deadline);
-}
-
-Status BucketedGradientSync::bind_results() {
-  std::vector<std::span<std::byte>> memory;
-  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) memory.push_back(parts_.kept->result(bucket));
-  return parts_.buckets->bind_results(memory);
 }
 
 Status BucketedGradientSync::update(const Step& step) {
@@ -265,7 +261,7 @@ Status BucketedGradientSync::update(const Step& step) {
   if (postponed_updates_) {
     PostponedUpdate& update = postponed_updates_->emplace_back(step.learning_rate, norm_, batch_norm_sums_);
     for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) {
-      const std::span<const std::byte> reduced = parts_.kept->result(bucket);
+      const std::span<const std::byte> reduced = parts_.replaceable->buffer(bucket);
       update.gradients.emplace_back(reduced.begin(), reduced.end());
     }
     return {};
@@ -314,11 +310,14 @@ Status BucketedGradientSync::take_postponed_step(PostponedUpdate& update) {
     batch_norm_->begin_step();
     batch_norm_->finish_step(update.batch_norm_sums);
   }
-  MOTLEY_TRY(parts_.buckets->bind_results({update.gradients.begin(), update.gradients.end()}));
-  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) MOTLEY_TRY(parts_.buckets->fetch(bucket));
+  // Between steps the reducer's memory is this rank's.
+  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) {
+    std::ranges::copy(update.gradients[static_cast<std::size_t>(bucket)], parts_.replaceable->buffer(bucket).begin());
+    MOTLEY_TRY(parts_.buckets->fetch(bucket));
+  }
   MOTLEY_TRY(take_step(update.learning_rate, update.norm));
   parts_.buckets->zero();
-  return bind_results();
+  return {};
 }
 
 // Of the whole network's gradient each stage has a part, and each of its ranks the same one. The norm is bitwise the

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "motley/collective/gradient_reducer.h"
-#include "motley/collective/kept_gradients.h"
+#include "motley/collective/replaceable_reducer.h"
 #include "motley/nn/gradients/gradient_buckets.h"
 #include "motley/nn/optimizer.h"
 #include "motley/nn/stage.h"
@@ -25,9 +25,10 @@ namespace motley::train {
 class BucketedGradientSync final : public GradientSync, public ServedSync {
  public:
   struct Parts {
-    SyncMethod method;                             // who reduces, and maybe takes the optimizer's step
-    collective::KeptGradients* kept = nullptr;     // the reducer, where ranks may be lost
-    std::unique_ptr<nn::GradientBuckets> buckets;  // bound to the reducer's memory
+    SyncMethod method;                                      // who reduces, and maybe takes the optimizer's step
+    collective::ReplaceableReducer* replaceable = nullptr;  // the reducer, where ranks may be lost
+    std::unique_ptr<nn::GradientBuckets>
+        buckets;  // bound to the reducer's memory; keeping gradients where ranks may be lost
     std::unique_ptr<nn::Optimizer> optimizer;
     std::unique_ptr<TiedGradients> tied;  // of a planned run
   };
@@ -75,8 +76,6 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
   std::uint64_t updates() const override { return server_ != nullptr ? server_->updates() : 0; }
   std::uint64_t bytes_sent() const override { return parts_.method.reducer->bytes_sent(); }
 
-  // Where ranks may be lost: makes what wait() leaves the optimizer's gradients.
-  Status bind_results();
   Status go_on(net::Session& session, const ps::ServerOptions& options, const Deadline& deadline) override;
   std::vector<std::string> list_servers_without_state() const override {
     return server_ != nullptr ? server_->list_servers_without_state() : std::vector<std::string>();
@@ -100,7 +99,7 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
 
  private:
   Result<ps::ServerState> collect_state(const std::vector<std::string>& fields) const;
-  bool keeps_weights() const { return parts_.kept != nullptr; }  // until update()
+  bool keeps_weights() const { return parts_.replaceable != nullptr; }  // until update()
   bool clips() const { return options_.max_grad_norm > 0 && !served_state_ && !network_.is_synthetic; }
   bool clips_at_servers() const { return options_.max_grad_norm > 0 && served_state_ && server_->is_reversible(); }
   Status wait_for_buckets(const Deadline& deadline, Report& report);

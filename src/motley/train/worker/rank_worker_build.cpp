@@ -145,9 +145,9 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
   BucketedGradientSync::Parts parts;
   parts.tied = std::move(tied);
   MOTLEY_ASSIGN(parts.optimizer, nn::Optimizer::create(make_optimizer_spec(job_), local.stage->parameters()));
-  MOTLEY_ASSIGN(parts.buckets, nn::GradientBuckets::create(local.stage->parameters(),
-                                                           static_cast<std::size_t>(job_.gradient_sync.bucket_size),
-                                                           job_.gradient_sync.overlap));
+  MOTLEY_ASSIGN(parts.buckets, nn::GradientBuckets::create(
+                                   local.stage->parameters(), static_cast<std::size_t>(job_.gradient_sync.bucket_size),
+                                   {.overlaps = job_.gradient_sync.overlap, .keeps_own = elastic_.has_value()}));
   if (nn::has_batch_norm(*local.stage) && sync_options_.staleness) {
     return fail(ErrorCode::kInvalidInput,
                 "model.norm: the network has BatchNorm, whose statistics all workers combine in every step; accepted "
@@ -174,9 +174,9 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
   if (role_.is_newcomer && !layout_) options.method = collective::Method::kAuto;  // until it has entered
   MOTLEY_ASSIGN(parts.method, train::make_reducer(replica_->alone ? *replica_->alone : peers(), options));
   if (elastic_) {
-    auto kept = std::make_unique<collective::KeptGradients>(std::move(parts.method.reducer));
-    parts.kept = kept.get();
-    parts.method.reducer = std::move(kept);
+    auto replaceable = std::make_unique<collective::ReplaceableReducer>(std::move(parts.method.reducer));
+    parts.replaceable = replaceable.get();
+    parts.method.reducer = std::move(replaceable);
   }
   collective::GradientReducer& reducer = *parts.method.reducer;
   MOTLEY_TRY(reducer.prepare(layout, Deadline::after(job_.deadline.join)));
@@ -197,7 +197,7 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
                                                                            .replica = peers().membership().rank,
                                                                            .is_planned = layout_ != nullptr,
                                                                            .is_served = is_served});
-  return is_elastic() ? replica_->sync->bind_results() : Status();
+  return {};
 }
 
 // Whether servers may take the step before the norm of the gradient is known, and again where that was too large: they
