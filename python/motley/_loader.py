@@ -33,7 +33,8 @@ from ._run_directory import RunDirectory
 
 _UNWEIGHTED = (
     "ranks get unequal parts of the batch, but their gradients are averaged as if the parts were equal: call "
-    "model = motley.weight_gradients(model, loader), or backward() on loader.weigh(loss), or ask for batch_split='equal'")
+    "model = motley.weight_gradients(model, loader), or backward() on loader.weigh(loss), or ask for batch_split='equal'; a loop that does "
+    "not train runs as a whole within torch.no_grad()")
 _REFUSED = {
     "batch_size": "batch_size is one rank's in torch.utils.data.DataLoader; say global_batch_size, the number of samples of "
                   "one step on all ranks together (ranks x batch_size)",
@@ -42,6 +43,8 @@ _REFUSED = {
 }
 _OUT_OF_ORDER = "in_order is False; True is accepted: gradients are weighted by the step whose batch comes next"
 _NO_BATCH = "the loader has yielded no batch yet: call this in its loop"
+_TWO_PASSES = ("another pass over the loader has begun since, and it yields the batches of one at a time: make a motley.DataLoader for "
+               "each")
 _END = object()
 _MOST_EPOCHS = 2**63 - 1
 
@@ -208,7 +211,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._look_ahead: list[Callable[[Any, bool], None]] = []
         self._is_weighed = False
         self._was_unequal = False
-        self._measures = False  # whether the ranks tell each other how long steps took
+        self._measures = False  # whether the ranks measure how long steps take, and tell each other
         self._began, self._loading = 0.0, 0.0  # when the step began, and how long it has loaded
         self._losses = math.nan  # sum of the step's, where the script tells them
         self._pass = (0, 0)  # number and cursor of its first step
@@ -336,11 +339,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _yield_batches(self) -> Iterator[Any]:
         batches = self._begin_pass()
+        own = self._pass
         self._note_pass(is_open=True)
         sent: tuple[_Step, PendingRows, Ranks] | None = None  # what was measured in the step before the last one
         upcoming: list[Any] = []
         try:
             while True:
+                if self._pass is not own:
+                    raise RuntimeError(_TWO_PASSES)
                 asked = time.monotonic()
                 if self.step_ends:
                     done = self._step
@@ -377,6 +383,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 self._loading += time.monotonic() - asked
                 yield batch
         finally:
+            for weight in self._weights if self._pass is own else []:
+                weight.leave_pass()
             if sent and sent[2] is self._ranks:
                 with self._noting_lost_ranks():
                     sent[1].wait()  # nothing is on its way when a process ends or another loader speaks
@@ -489,7 +497,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if not measured:
             return
         planned = [self._splitter.shares[place] * self._counted for place in self._places]
-        if self._policy == "dynamic" and step.split == planned and not step.is_repeated:
+        if self._policy == "dynamic" and ranks.count > 1 and step.split == planned and not step.is_repeated:
             self._splitter.observe(step.number, self._spread(
                 [(int(samples) // self._counted, seconds, rest) for samples, seconds, rest, *_ in measured], (0, 0.0, 0.0)))
         if self._ranks.rank == 0 and self._writer is not None:
@@ -533,7 +541,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         for models in zip(*(other[""][5] for other in told)):
             check_alike(models)
         self._ahead = max(other[""][0] for other in told)
-        self._measures = ranks.count > 1 and (self._policy == "dynamic" or any(other[""][3] for other in told))
+        self._measures = any(other[""][3] for other in told) or (ranks.count > 1 and self._policy == "dynamic")
         self._limits = [(-(-low // self._counted), high // self._counted) for _, low, high, *_ in (other[""] for other in told)]
         if sum(high for _, high in self._limits) * self._counted < self._batch:
             raise ValueError(f"max_local_batch_size of all ranks together is {sum(high for _, high in self._limits) * self._counted}, less "

@@ -275,6 +275,13 @@ class _Passes:
         count = len(self._chain.layers)
         return _Pass(seconds[:count + 1], seconds[-2:count:-1] + [0.0], seconds[-1])
 
+    def count_state_arrays(self) -> float:
+        """Of the optimizer, each as large as the parameters."""
+        parameters = sum(parameter.numel() for parameter in self._parameters)
+        states = list(self._optimizer.state.values()) if self._optimizer is not None else []
+        tensors = [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+        return sum(tensor.numel() for tensor in tensors if tensor.dim() > 0) / max(1, parameters)
+
     def _compute_loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         if self._loss is None:
             tensors = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
@@ -350,6 +357,7 @@ def _relative_spread(seconds: list[float]) -> float:
 class _Times:
     series: list[_Series]
     rounds: int
+    state_arrays: float = 0.0
 
     @property
     def update(self) -> float:
@@ -364,6 +372,7 @@ def _measure(passes: _Passes, graph: Mapping[str, Any], sizes: Sequence[int], se
         for one in series:
             one.passes.append(passes.run(one.rows))
         times.rounds += 1
+    times.state_arrays = passes.count_state_arrays()
     return times
 
 
@@ -458,7 +467,8 @@ def _assemble(model: torch.nn.Module, chain: Chain, graph: dict[str, Any], times
     devices = [here, *(_scale(here, other, factor) for other, factor in others.items())]
     bandwidth, latency = _motley.measure_loopback()
     links = [{"from": kind, "to": kind, "bytes_per_second": bandwidth, "latency_seconds": latency, "origin": "measured"}]
-    document = {"version": 2, "graph": graph, "batch_size": times.series[-1].rows, "devices": devices, "links": links}
+    document = {"version": 2, "graph": graph, "batch_size": times.series[-1].rows, "state_arrays": times.state_arrays,
+                "devices": devices, "links": links}
     return Profile(_motley.format_profile(json.dumps(document)))
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from . import _motley
+
 _PAGE_HEIGHT = 720  # pixels of a page in a notebook
 _MOST_LINES = 60  # of a table in text
 
@@ -198,6 +200,13 @@ def _seconds(time: Mapping[str, Any], way: str, batch: float) -> float:
 @dataclass(frozen=True, repr=False)
 class Plan(Result):
     """Which layers run on which devices, and what that is predicted to take: ``plan.json``."""
+
+    @classmethod
+    def load(cls: type[Self], path: str | os.PathLike[str]) -> Self:
+        """A plan from a file, also one by hand that leaves out what has a default. OSError where it cannot be read, ValueError where it is
+        refused."""
+        name = str(path)
+        return cls(_motley.read_plan(name, {name: Path(path).read_text(encoding="utf-8")}))
 
     @property
     def stages(self) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -40,14 +40,15 @@ def weight_gradients(model: Model, loader: DataLoader | None = None, *, samples:
         hook: a communication hook of your own, as ``(state, hook)`` of ``register_comm_hook``: it gets buckets whose average over
             ranks is the gradient. BatchNorm layers are then left alone.
         batch_norm: ``"weighted"`` makes the running statistics of BatchNorm layers those of all samples after each step;
-            ``"local"`` leaves each rank its own. Either way they are no longer taken from rank 0.
+            ``"local"`` leaves each rank its own. Either way no buffer is taken from rank 0 any more: others that forward changes are each
+            rank's own. Under FSDP2 all are, as PyTorch has it.
 
     Returns:
         The same model.
 
     Raises:
         ValueError: a model that is not data-parallel, that has a hook already or was given before, or whose gradients are averaged
-            over other ranks than the loader's; and unknown arguments.
+            over other ranks than the loader's or beside PyTorch's buckets; and unknown arguments.
     """
     if by not in ("samples", "loss"):
         raise ValueError(f"by is {by!r}; 'samples' or 'loss' is accepted")
@@ -133,6 +134,14 @@ class _Weight:
     def end_pass(self) -> None:
         """After the last batch of a pass: until the next one other uses of the model are averaged as PyTorch does."""
 
+    def leave_pass(self) -> None:
+        """Where no more batches of a pass are asked for, also before its end: likewise, unless the last one is still to be used."""
+        self.end_pass()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("neither a model whose gradients are weighted nor its loader can be copied or pickled; accepted: the network "
+                        "itself, model.module, and loader.state_dict()")
+
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         """Sets the weights of a step in which this rank has so many of the samples, and begins to measure it."""
         raise NotImplementedError
@@ -182,6 +191,11 @@ class _HookWeight(_Weight):
             self.shared.weight = self.shared.share = 1 / self.ranks
             self._accumulates, self._sizes, self._due = True, (0, 0), 0
 
+    def leave_pass(self) -> None:
+        if self.shared.finished or not self.model.require_backward_grad_sync:  # else its gradients are still to come
+            self.end_pass()
+        self.model.require_backward_grad_sync = True
+
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         self._is_ahead |= not self._was_used
         self._was_used = False
@@ -203,7 +217,7 @@ class _HookWeight(_Weight):
         if not torch.is_grad_enabled():
             return
         self._unused = max(0, self._unused - 1)
-        if self._due and self.model.training:
+        if self._due and any(norm.training for norm in self._norms):  # a script may set the mode of the network and not of its wrapper
             self._begin_statistics(self._due)
             self._due = 0
 
@@ -292,6 +306,9 @@ def _hook_into(model: DistributedDataParallel, by: str, minimum: int, norms: lis
     if model._comm_hooks:
         raise ValueError("the model has a communication hook already, and PyTorch has room for one: instead of register_comm_hook, "
                          "hand it to motley.weight_gradients as hook=(state, hook)")
+    if model._use_python_reducer or model._delay_all_reduce_params:
+        raise ValueError("the model's gradients are averaged beside PyTorch's buckets, where nothing can be weighted: leave out "
+                         "delay_all_reduce_named_params and optimize_ddp='python_reducer', or scale the loss by loader.weigh")
     weight = _HookWeight(by, minimum, model, norms if hook is None else [])
     if hook is None:
         _motley.register_gradient_hook(model.reducer, model.process_group, weight.shared)
@@ -377,6 +394,10 @@ class _ScatterWeight(_Weight):
     def end_pass(self) -> None:
         if self._finished:  # else the last batch was asked for ahead of its use
             self._finished, self._factor = 0.0, 1.0
+
+    def leave_pass(self) -> None:
+        self.end_pass()
+        self.begin_batch(True)
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         self._finished = 0.0

@@ -330,6 +330,13 @@ class Equality(RanksTest):
         for weighted, plain in self.on_ranks(train_after_loading):
             torch.testing.assert_close(weighted, plain, rtol=1e-12, atol=0)
 
+    def test_once_a_pass_was_left_gradients_are_averaged(self):
+        """After a step, and in the middle of one."""
+        for how, accumulation in (("hook", 1), ("hook", 2), ("fsdp", 1)):
+            with self.subTest(how, accumulation=accumulation):
+                for weighted, plain in self.on_ranks(train_after_leaving, how, accumulation):
+                    torch.testing.assert_close(weighted, plain, rtol=1e-12, atol=0)
+
     def test_a_last_batch_that_was_asked_for_ahead_of_its_use(self):
         results, net = self.on_ranks(train_ahead), Net()
         alone = train_alone(whole_steps(results), net, torch.optim.SGD(net.parameters(), lr=0.01))
@@ -353,7 +360,7 @@ def train_drawing_ahead(passes):
 
 def train_batch_norm(recorded, is_evaluated):
     """The first step in which every rank has two samples: running statistics after it, what each rank saw, how many samples each had
-    and which they were. The model may be in evaluation mode between steps."""
+    and which they were. The model may be in evaluation mode between steps, and its wrapper stay in it."""
     loader = motley.DataLoader(Data(), 24, batch_split=recorded)
     model = motley.weight_gradients(DDP(Net(norm=True)), loader)
     norm = model.module.layers[1]
@@ -361,7 +368,7 @@ def train_batch_norm(recorded, is_evaluated):
     for indices, inputs, targets in loader:
         if min(loader.split) < 2:
             continue
-        model.train()
+        model.module.train()
         loss = mean_loss(model, inputs, targets)
         seen = norm.running_mean / 0.1, (norm.running_var - 0.9) / 0.1
         loss.backward()
@@ -528,6 +535,23 @@ def train_after_loading():
     return gradients
 
 
+def train_after_leaving(how, accumulation):
+    """Gradients of a batch of the script's own, once a pass over a loader was left with its first batch, and those of PyTorch alone."""
+    from torch.distributed.fsdp import fully_shard
+    data, gradients, wrap = Data(48), [], fully_shard if how == "fsdp" else DDP
+    mine = slice(8 * dist.get_rank(), 8 * dist.get_rank() + 8)
+    loader = motley.DataLoader(data, 24, gradient_accumulation_steps=accumulation, batch_split=[3, 2, 1])
+    weighted = motley.weight_gradients(wrap(Net()), loader)
+    for _, inputs, targets in loader:
+        mean_loss(weighted, inputs, targets).backward()
+        break
+    for model in (weighted, wrap(Net())):
+        model.zero_grad()
+        mean_loss(model, data.inputs[mine], data.targets[mine]).backward()
+        gradients.append(torch.cat([whole(parameter.grad).flatten() for parameter in model.parameters()]))
+    return gradients
+
+
 def train_ahead():
     """A pass of two steps of two micro-batches each, of which each batch is used once the next one has been asked for, with a split that
     stays the same."""
@@ -606,6 +630,24 @@ def without_weighting():
     model = DDP(Net())
     for _, inputs, targets in loader:
         mean_loss(model, inputs, targets).backward()
+
+
+def evaluated_with_gradients():
+    for _, inputs, _ in motley.DataLoader(Data(), 24, batch_split=[3, 1]):
+        with torch.no_grad():
+            inputs.mean()
+
+
+def delayed():
+    net = Net()
+    model = DDP(net, delay_all_reduce_named_params=[("layers.4.bias", net.layers[4].bias)], param_to_hook_all_reduce=net.layers[4].weight)
+    motley.weight_gradients(model, motley.DataLoader(Data(), 24))
+
+
+def copied():
+    model = motley.weight_gradients(DDP(Net()), motley.DataLoader(Data(), 24))
+    copy.deepcopy(model.module)
+    copy.deepcopy(model)
 
 
 def weighted_twice():
@@ -743,7 +785,8 @@ class Refusals(RanksTest):
         for use, words in ((without_weighting, "motley.weight_gradients"), (weighted_twice, "once a model"),
                            (with_two_hooks, "hook=(state, hook)"), (weighed_and_weighted, "not both"), (joined, "join()"),
                            (accumulated_without_the_loader, "gradient_accumulation_steps"), (drawn_ahead, "num_workers load ahead"),
-                           (not_parallel, "DistributedDataParallel"),
+                           (not_parallel, "DistributedDataParallel"), (evaluated_with_gradients, "within torch.no_grad()"),
+                           (delayed, "leave out delay_all_reduce_named_params"), (copied, "accepted: the network itself, model.module"),
                            (sharded_models_that_differ, "ranks differ in their parameters: rank 0 has 'weight' of shape (1, 4)")):
             with self.subTest(use.__name__):
                 for message in self.refused_on_ranks(use):
@@ -832,6 +875,15 @@ class OneProcess(unittest.TestCase):
         self.assertEqual([indices.tolist() for indices, _, _ in resumed], passes[0][2:])
         self.assertEqual([indices.tolist() for indices, _, _ in resumed], passes[1])
         del batches
+
+    def test_two_passes_at_once(self):
+        loader = motley.DataLoader(Data(), 64)
+        first, second = iter(loader), iter(loader)
+        next(first)
+        next(second)
+        with self.assertRaisesRegex(RuntimeError, "^another pass over the loader has begun since"):
+            next(first)
+        self.assertEqual(len(list(second)), 3)
 
     def test_a_pass_that_is_left_in_the_middle_of_a_step(self):
         loader = motley.DataLoader(Data(), 64, gradient_accumulation_steps=4, drop_last=True)

@@ -3,8 +3,10 @@
 Both compute in float32. After two passes rows and weights differ by less than BOUND, as gradients are summed in another order.
 """
 import contextlib
+import copy
 import dataclasses
 import pathlib
+import pickle
 import tempfile
 import unittest
 import warnings
@@ -281,6 +283,32 @@ class EmbeddingsOfOneProcess(unittest.TestCase):
                 for _ in range(2):
                     stepped(torch.tensor([[1, 2]])).sum().backward()
                 stepped.step()
+
+    def test_features_come_back_in_the_order_of_the_tables(self):
+        embeddings = motley.nn.EmbeddingBagCollection(TABLES)
+        ids = {"user": torch.tensor([1, 2]), "friends": torch.tensor([[3, 4], [5, 6]]), "item": torch.tensor([0, 6])}
+        expected = embeddings(ids)
+        self.assertEqual((expected.keys(), expected.length_per_key()), (["user", "friends", "item"], [9, 9, 2]))
+        jagged = Jagged(["item", "friends", "user"], torch.tensor([0, 6, 3, 4, 5, 6, 1, 2]), torch.tensor([1, 1, 2, 2, 1, 1]))
+        for turned in (embeddings(dict(reversed(ids.items()))), embeddings(jagged)):
+            self.assertEqual((turned.keys(), turned.length_per_key()), (expected.keys(), expected.length_per_key()))
+            self.assertTrue(torch.equal(turned.values(), expected.values()))
+
+    def test_gradients_that_a_scaler_scales_are_refused(self):
+        for is_enabled in (False, True):
+            rows, layer = motley.nn.EmbeddingBag(5, 3), torch.nn.Linear(3, 1)
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            rows.step_with(optimizer)
+            scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=is_enabled)
+            scaler.scale(layer(rows(torch.tensor([[1, 2]]))).sum()).backward()
+            with (self.assertRaisesRegex(RuntimeError, "GradScaler scales the gradients of embedding rows") if is_enabled
+                  else contextlib.nullcontext()):
+                scaler.step(optimizer)
+
+    def test_copies_are_refused(self):
+        for copies in (copy.deepcopy, pickle.dumps):
+            with self.assertRaisesRegex(TypeError, r"cannot be copied or pickled; accepted: their state_dict\(\)"):
+                copies(motley.nn.EmbeddingBag(5, 3))
 
     def test_a_damaged_state_changes_nothing(self):
         with tempfile.TemporaryDirectory() as folder:

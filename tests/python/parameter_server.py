@@ -225,6 +225,15 @@ class ParameterServerEquality(Case):
             self.assertTrue(moved)
             self.assertTrue(frozen)
 
+    def test_once_a_pass_was_left_ranks_count_alike(self):
+        """In a step on batches of the script's own."""
+        answers, alone = self.on_ranks(step_after_leaving), make_net()
+        alone.load_state_dict(answers[0]["before"])
+        data = Data()
+        mean_loss(alone, data.inputs[:36], data.targets[:36]).backward()
+        torch.optim.SGD(alone.parameters(), lr=0.1).step()
+        self.assert_trained_as_alone(answers, weights(alone))
+
     def test_what_is_kept_outlives_the_optimizer(self):
         for before, after in self.on_ranks(outlive):
             self.assertTrue(torch.equal(before, after))
@@ -252,6 +261,20 @@ def accumulate():
         optimizer.step(lambda: None)
         scheduler.step()
     return {"weights": weights(net).clone()}
+
+
+def step_after_leaving():
+    """A step on an equal part of 36 samples, once a pass over a loader was left: the network before, and its weights after it."""
+    loader, net, data, rank = motley.DataLoader(Data(), BATCH, batch_split=[3, 2, 1]), make_net(), Data(), dist.get_rank()
+    optimizer = motley.optim.ParameterServerOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), loader=loader, timeout=TIMEOUT)
+    for _, inputs, targets in loader:
+        mean_loss(net, inputs, targets).backward()
+        optimizer.step()
+        break
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    mean_loss(net, data.inputs[12 * rank:12 * rank + 12], data.targets[12 * rank:12 * rank + 12]).backward()
+    optimizer.step()
+    return {"before": before, "weights": weights(net).clone()}
 
 
 def two_optimizers():
@@ -446,6 +469,25 @@ def late_group(net):
     begin(net).add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
 
 
+def thawed(net):
+    net[0].bias.requires_grad_(False)
+    optimizer = begin(net)
+    net[0].bias.requires_grad_(True)
+    mean_loss(net, Data().inputs, Data().targets).backward()
+    optimizer.step()
+
+
+def frozen_later(net):
+    optimizer = begin(net)
+    net[0].bias.requires_grad_(False)
+    mean_loss(net, Data().inputs, Data().targets).backward()
+    optimizer.step()
+
+
+def copied(net):
+    copy.deepcopy(begin(net))
+
+
 def scaled(net):
     optimizer = motley.optim.ParameterServerOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), timeout=TIMEOUT)
     scaler = torch.amp.GradScaler("cpu")
@@ -492,6 +534,9 @@ WRONG = {
     late_clipping: "was changed after backward, which had sent it already: clip by max_grad_norm=",
     late_no_sync: "step() comes first",
     late_group: "give the optimizer all groups before",
+    thawed: "parameter 1 of group 0 requires a gradient now and required none when the server was given the parameters; accepted",
+    frozen_later: "parameter 1 of group 0 requires no gradient now and required one when",
+    copied: "which a copy or a pickle would lose; accepted: its state_dict()",
     scaled: "train in bfloat16",
     wrapped: "the model is wrapped in DistributedDataParallel, which would average",
     mixed_steps: "different numbers of steps (1, 2)",

@@ -236,6 +236,19 @@ class Results(FolderTest):
         with self.assertRaisesRegex(ValueError, "this Profile has no page"):
             self.profile.save(self.folder / "profile.html")
 
+    def test_a_plan_by_hand(self):
+        """One that leaves out what has a default."""
+        plan = {"version": 2, "model": "two", "layers": ["a", "b"], "global_batch_size": 8,
+                "stages": [{"first_layer": 0, "last_layer": 1, "replicas": [{"type": "cpu"}]}]}
+        (self.folder / "plan.json").write_text(json.dumps(plan))
+        loaded = motley.Plan.load(self.folder / "plan.json")
+        self.assertEqual(loaded.rows(), [{"stage": 0, "first_layer": "a", "last_layer": "b", "device_type": "cpu", "count": 1,
+                                          "gradient_sync": "none", "recompute": False}])
+        self.assertEqual((repr(loaded), loaded.cost), ("Plan(model='two', stages=1, throughput=0.0)", 0))
+        (self.folder / "plan.json").write_text(json.dumps(plan | {"layers": ["a"]}))
+        with self.assertRaisesRegex(ValueError, "plan.json"):
+            motley.Plan.load(self.folder / "plan.json")
+
     def test_text_and_page(self):
         self.assertIn("proved optimal", str(self.plan))
         self.assertTrue(repr(self.plan).startswith("Plan(model='vgg16', stages="))

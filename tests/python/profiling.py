@@ -331,6 +331,11 @@ class Profiling(unittest.TestCase):
         self.assertIn("no single tensor", str(profile))
         self.assertEqual(profile.data["devices"][0]["type"], "core")
 
+    def test_the_arrays_of_the_optimizers_state_are_counted(self):
+        for make, arrays in ((torch.optim.SGD, 0), (None, 1), (torch.optim.AdamW, 2), (lambda p: torch.optim.Adam(p, amsgrad=True), 3)):
+            profile = motley.profile(nn.Linear(4, 4), torch.randn(2, 4), optimizer=make, batch_sizes=[2], seconds=0.01)
+            self.assertEqual(profile.data["state_arrays"], arrays)
+
     def test_what_crosses_a_cut_adds_up(self):
         profile = motley.profile(UNet(), torch.randn(2, 1, 8, 8), batch_sizes=[2], seconds=0.01)
         layers = {layer["name"]: layer["activation_bytes"] for layer in profile.data["graph"]["layers"]}

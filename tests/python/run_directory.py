@@ -41,6 +41,13 @@ del model
 dist.destroy_process_group()
 """
 
+ALONE = """
+import sys, torch, motley
+loader = motley.DataLoader(torch.arange(120.0), 24, run_directory=sys.argv[1])
+for batch in loader:
+    loader.record(batch.mean())
+"""
+
 INTERRUPTED = """
 import ctypes, functools, sys, torch, torch.distributed as dist, motley
 dist.init_process_group("gloo")
@@ -99,6 +106,15 @@ class RunDirectory(unittest.TestCase):
         # What was told of each step is the mean over its samples, whatever the split.
         self.assertAlmostEqual(sum(line["loss"] for line in lines[:5]) / 5, 119 / 2, places=4)
         self.assertIn("As Motley split it", (self.folder / "run/report.html").read_text())
+
+    def test_of_one_rank(self):
+        (code, text), = run_scripts(ALONE, 1, arguments=[self.folder / "run"])
+        self.assertEqual(code, 0, text)
+        lines = self.lines()
+        self.assertEqual([(line["step"], line["batch_split"], line["wait_seconds"]) for line in lines],
+                         [(step, [24], [0]) for step in range(5)])
+        self.assertAlmostEqual(sum(line["loss"] for line in lines) / 5, 119 / 2, places=4)
+        self.assertTrue((self.folder / "run/report.html").exists(), text)
 
     def test_a_slow_optimizer_is_its_ranks_own(self):
         code, text = self.train(6, 0, OPTIMIZER_SECONDS=0.05)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -108,6 +109,10 @@ class _Tables:
         self._ahead: dict[int, _Asked] = {}  # by table
         weakref.finalize(self, _leave, self._client, server)
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("embeddings whose rows a server has cannot be copied or pickled; accepted: their state_dict(), and copies of the "
+                        "other modules")
+
     def look_up(self, ids: list[torch.Tensor], trains: bool) -> list[torch.Tensor]:
         """The rows of a list of ids for each table; in training leaves, whose gradients go to the server."""
         if trains and not self._steps_are_called and self._pushed >= 2 * len(self._dimensions):
@@ -184,6 +189,14 @@ def _read_state(state: Any) -> tuple[str, int, int]:
             return (job, read_integer("step of the embeddings' state", step, 0, 2**63 - 1),
                     read_integer("servers of the embeddings' state", servers, 1))
     raise ValueError(f"the state of embeddings is {state!r}; accepted: what their state_dict() said, with the fields job, step and servers")
+
+
+def _refuse_scaler(optimizer: torch.optim.Optimizer) -> None:
+    """Rows have their gradients as backward gave them. An optimizer does not say by what it is stepped: all of the program's are asked."""
+    for scaler in [each for each in gc.get_objects() if issubclass(type(each), torch.amp.GradScaler)]:
+        if id(optimizer) in getattr(scaler, "_per_optimizer_states", ()):  # it has none where it is not enabled
+            raise RuntimeError("torch.amp.GradScaler scales the gradients of embedding rows, which the server has before they could be "
+                               "divided again: train in bfloat16 (torch.autocast), which needs no scaler")
 
 
 def _leave(client: _motley.EmbeddingTables, server: Server) -> None:
@@ -292,7 +305,7 @@ class EmbeddingBagCollection(torch.nn.Module):
         return options
 
     def forward(self, features: Any) -> KeyedTensor:
-        """Pooled rows [samples, embedding_dim] of each feature.
+        """Pooled rows [samples, embedding_dim] of each feature, in the order of the tables, as TorchRec has them.
 
         Args:
             features: TorchRec's KeyedJaggedTensor, or anything with its keys(), values() and offsets() or lengths(); or a dict of
@@ -319,8 +332,16 @@ class EmbeddingBagCollection(torch.nn.Module):
         self._tables.step()
 
     def step_with(self, optimizer: torch.optim.Optimizer) -> None:
-        """Calls step() after each step of this optimizer."""
-        optimizer.register_step_post_hook(lambda *_: self.step())
+        """Calls step() after each step of this optimizer, which no GradScaler steps."""
+        has_looked: list[bool] = []
+
+        def step(stepped: torch.optim.Optimizer, *_: Any) -> None:
+            if not has_looked:
+                _refuse_scaler(stepped)
+                has_looked.append(True)
+            self.step()
+
+        optimizer.register_step_post_hook(step)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Called by state_dict()."""
@@ -336,7 +357,7 @@ class EmbeddingBagCollection(torch.nn.Module):
         bags = _from_dict(features) if isinstance(features, Mapping) else _from_jagged(features)
         if bags.keys() != self._tables_by_feature.keys():
             raise ValueError(f"features are {sorted(bags)}; the tables have {sorted(self._tables_by_feature)}")
-        return bags
+        return {name: bags[name] for name in self._tables_by_feature}
 
     def _ids(self, bags: dict[str, _Bags]) -> list[torch.Tensor]:
         """The ids of each table, one feature after the other."""

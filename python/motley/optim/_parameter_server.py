@@ -20,7 +20,7 @@ import gc
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -129,6 +129,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                 result = closure()
         served = self._served
         served.check()
+        self._check_trained()
         if self._server_steps:
             self._check_fixed()
         if not served.is_loaded:
@@ -202,6 +203,9 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                              "ParameterServerOptimizer, or load its state_dict into a new one")
         super().add_param_group(param_group)
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("the server has the optimizer's state, which a copy or a pickle would lose; accepted: its state_dict()")
+
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # torch.amp.GradScaler asks this before it calls step().
@@ -236,6 +240,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
     def _join(self) -> None:
         """Has the server make room; collective. Weights and state go there with the first step."""
         self._trained = [[parameter for parameter in group["params"] if parameter.requires_grad] for group in self.param_groups]
+        self._required = [[parameter.requires_grad for parameter in group["params"]] for group in self.param_groups]
         self._sent: list[float | None] = [None] * len(self.param_groups)
         self._fixed = [_fixed(self._optimizer, group) for group in self.param_groups]
         everything = [parameter for parameters in self._trained for parameter in parameters]
@@ -286,6 +291,16 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                 raise ValueError("the model is wrapped in DistributedDataParallel, which would average the gradients that the server "
                                  "adds up: train the model itself, and read and save that one")
 
+    def _check_trained(self) -> None:
+        """The server has the parameters that required a gradient: it would not move one more, and would go on moving one less."""
+        for index, (group, required) in enumerate(zip(self.param_groups, self._required)):
+            for place, (parameter, was_required) in enumerate(zip(group["params"], required)):
+                if parameter.requires_grad != was_required:
+                    now, before = ("a gradient", "none") if parameter.requires_grad else ("no gradient", "one")
+                    raise ValueError(f"parameter {place} of group {index} requires {now} now and required {before} when the server was "
+                                     "given the parameters; accepted: the same in every step, or a new ParameterServerOptimizer in place "
+                                     "of this one")
+
     def _check_fixed(self) -> None:
         for index, group in enumerate(self.param_groups):
             for key, value in _fixed(self._optimizer, group).items():
@@ -309,10 +324,19 @@ class _Served(_Weight):
         super().__init__("samples", 1, ranks)
         self.groups: list[_motley.ServedParameters] = []
         self.samples, self.follows_loader = 1, follows_loader
+        self._under_way = 0  # steps of the loader that have begun and not ended
         self.is_loaded, self._is_armed, self._failure = False, False, ""
+
+    def begin_pass(self) -> None:
+        self._under_way = 0
+
+    def end_pass(self) -> None:
+        if self._under_way == 0:  # else the last batch was asked for ahead of its use
+            self.samples = 1
 
     def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
         self.samples = samples
+        self._under_way += 1
 
     def begin_batch(self, is_last: bool) -> None:
         self.arm_if_loaded() if is_last else self.disarm()
@@ -362,6 +386,7 @@ class _Served(_Weight):
             served.wait(timeout)
 
     def end_step(self) -> None:
+        self._under_way = max(0, self._under_way - 1)
         if not self.follows_loader:
             self.arm()
 
