@@ -64,6 +64,17 @@ TEST_F(FileTest, ErrorsNameThePath) {
   EXPECT_FALSE(read_file(folder_ / "large", 99));
 }
 
+TEST_F(FileTest, ReadsTheEndOfALongFile) {
+  ASSERT_TRUE(write_file(folder_ / "a", "0123456789"));
+  EXPECT_EQ(*read_end(folder_ / "a", 4), "6789");
+  EXPECT_EQ(*read_end(folder_ / "a", 10), "0123456789");
+  EXPECT_EQ(*read_end(folder_ / "a", 1000), "0123456789");
+  EXPECT_EQ(*read_end(folder_ / "a", 0), "");
+  const auto missing = read_end(folder_ / "missing", 4);
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kInvalidInput);
+}
+
 TEST(Crc32c, MatchesThePublishedVectors) {
   EXPECT_EQ(crc32c("123456789"), 0xe3069283U);            // the check value of CRC-32C
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aaU);  // RFC 3720, B.4

@@ -63,6 +63,7 @@ Json complete() {
        "embedding_row_bytes": 6, "num_embeddings": 7, "parameter_shapes": "8x4, 8"},
       {"name": "second", "kind": "loss", "inputs": [0]}]},
     "batch_size": 16,
+    "state_arrays": 2,
     "devices": [{"type": "gpu", "origin": "scaled", "rule": "half of cpu", "threads": 3, "compute_fraction": 0.5,
       "communication_fraction": 1, "fractions_origin": "fitted", "fractions_rule": "1 and 2 workers", "layers": [
         {"forward": {"fixed": 0.1, "per_sample": 0.01}, "backward": {"fixed": 0.2, "per_sample": 0.02},
@@ -95,6 +96,7 @@ TEST(Profile, ReadsEachFieldIntoItsPlace) {
   const auto profile = parse_profile(complete().dump(), "net.json");
   ASSERT_TRUE(profile) << profile.error().message;
   EXPECT_EQ(profile->batch, 16);
+  EXPECT_EQ(profile->state_arrays, 2);
   EXPECT_EQ(profile->graph.name, "net");
   EXPECT_EQ(profile->graph.source, "a paper");
   EXPECT_EQ(profile->graph.input_bytes, 8);
@@ -217,9 +219,10 @@ TEST(Profile, RefusalsNameFileFieldValueAndWhatIsAccepted) {
             "net.json: field 'devices[0].layers[0].forward.fixed' is -1; accepted is a finite number, 0 or more");
   EXPECT_EQ(of("/version", 3), "net.json: field 'version' is 3; accepted is 2");
   EXPECT_THAT(of("/version", 1), HasSubstr("'version' is 1; accepted is 2, in which batch is now batch_size, "));
-  EXPECT_EQ(of("/batch_sizes", 2),
-            "net.json: unknown field 'batch_sizes'; accepted are version, graph, batch_size, devices, links; "
-            "did you mean 'batch_size'?");
+  EXPECT_EQ(
+      of("/batch_sizes", 2),
+      "net.json: unknown field 'batch_sizes'; accepted are version, graph, batch_size, state_arrays, devices, links; "
+      "did you mean 'batch_size'?");
   EXPECT_EQ(of("/devices/0/origin", "made-up"),
             "net.json: field 'devices[0].origin' is \"made-up\"; accepted is "
             "\"measured\", \"fitted\", \"scaled\", \"published\"");

@@ -477,6 +477,44 @@ TEST(ElasticSession, GoesOnWithThoseWhoAreLeft) {
   expect_to_go_on(sessions, {1, 2, 4}, 3);
 }
 
+// Three ranks, which may be busy for so long while others wait.
+std::vector<Joined> join_with_patience(double progress_seconds, double recording_seconds) {
+  const auto port = free_port();
+  std::vector<SessionOptions> all;
+  for (int rank = 0; rank < 3; ++rank) {
+    SessionOptions options = options_for(rank, 3, port);
+    options.is_elastic = true;
+    options.silence_seconds = 5;
+    options.progress_seconds = progress_seconds;
+    options.recording_seconds = recording_seconds;
+    all.push_back(std::move(options));
+  }
+  return join_all(std::move(all), Secret::generate());
+}
+
+// As where its disk stalls. It is looked at before the other one.
+TEST(ElasticSession, OneThatRecordsAStepMayTakeLongerThanOneThatComputes) {
+  auto sessions = join_with_patience(0.1, 1000);
+  for (const auto& session : sessions) ASSERT_TRUE(session) << session.error().message;
+  (*sessions[0])->set_phase(5, "recording");
+  (*sessions[2])->set_phase(5, "backward");
+  (*sessions[1])->set_phase(5, "gradient synchronisation");
+  const Error lost = await_failure_of_session(**sessions[1]);
+  EXPECT_EQ(lost.rank, 2) << lost.message;
+  EXPECT_NE(lost.message.find("has computed for more than 0.1 s"), std::string::npos) << lost.message;
+}
+
+TEST(ElasticSession, OneThatRecordsAStepForTooLongIsLost) {
+  auto sessions = join_with_patience(1000, 0.1);
+  for (const auto& session : sessions) ASSERT_TRUE(session) << session.error().message;
+  (*sessions[2])->set_phase(5, "recording");
+  (*sessions[0])->set_phase(5, "backward");  // it waits for nobody
+  (*sessions[1])->set_phase(5, "gradient synchronisation");
+  const Error lost = await_failure_of_session(**sessions[1]);
+  EXPECT_EQ(lost.rank, 2) << lost.message;
+  EXPECT_NE(lost.message.find("has recorded a step for more than 0.1 s"), std::string::npos) << lost.message;
+}
+
 TEST(ElasticSession, ARanksOwnErrorEndsItForAll) {
   ElasticJob job(3);
   auto& sessions = job.sessions;

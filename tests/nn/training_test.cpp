@@ -218,6 +218,20 @@ TEST(Optimizer, ResumesBitwiseFromAFile) {
   }
 }
 
+TEST(Optimizer, CountsTheArraysOfItsState) {
+  for (const OptimizerSpec& spec : optimizers()) {
+    const torch::Tensor weights = torch::ones({3, 2}).requires_grad_();
+    weights.mutable_grad() = torch::ones({3, 2});
+    const auto optimizer = *Optimizer::create(spec, {{"w", weights}});
+    ASSERT_TRUE(optimizer->step(spec.learning_rate));
+    std::int64_t numbers = 0;
+    for (const NamedTensor& tensor : optimizer->state()) {
+      numbers += tensor.tensor.dim() > 0 ? tensor.tensor.numel() : 0;  // not the number of steps
+    }
+    EXPECT_EQ(count_state_arrays(spec) * weights.numel(), numbers) << spec.name << ", momentum " << spec.momentum;
+  }
+}
+
 TEST(Optimizer, RefusesAStateThatDoesNotFit) {
   const torch::Tensor weights = torch::ones({2}).requires_grad_();
   weights.mutable_grad() = torch::ones({2});

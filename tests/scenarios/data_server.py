@@ -160,6 +160,19 @@ class DataServer(planned.PlannedJobs):
         self.train_bare("auto", "--plan", "auto", *self.served(address))
         self.assertEqual(self.not_used_once("auto"), 0)
 
+    def test_targets_that_do_not_suit_the_loss_are_refused_as_those_of_a_file(self):
+        (self.files / "table.csv").write_text("x,y\n" + "".join(f"{row % 7},{1.5 if row == 40 else 0.5}\n" for row in range(120)))
+        for job in (self.there, self.bare):
+            job.write_text("model: {name: mlp, hidden_sizes: [4]}\nloss: mse\nepochs: 1\nglobal_batch_size: 30\n"
+                           "data: {name: csv, train: table.csv, target: y, target_kind: real}\n"
+                           "deadline: {join: 60 s, step: 20 s}\n")
+        _, address = self.node()
+        flags = ("--workers", 2, *self.served(address))
+        self.train_bare("accepted", *flags)
+        output = self.train_bare("refused", "--loss", "bce", *flags, expect=2)
+        self.assertIn("does not suit the training data", output)
+        self.assertIn("sample 40 (counted from 0)", output)
+
     def started(self, address, *flags):
         """A run of two slow workers that is some steps on its way."""
         self.job = self.bare

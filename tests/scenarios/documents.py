@@ -63,7 +63,10 @@ class Documents(unittest.TestCase):
         self.assertTrue(examples)
         for example in examples:
             validator.validate(yaml.safe_load(example.read_text()))
-        for mistake in ({"global_bacth_size": 5}, {"global_batch_size": 0}, {"optimizer": {"name": "lion"}}, {"optimizer": 3}):
+        for columns in ("id, name", ["id", "name"], []):
+            validator.validate({"data": {"drop_columns": columns, "categorical_columns": columns, "one_hot_columns": columns}})
+        for mistake in ({"global_bacth_size": 5}, {"global_batch_size": 0}, {"optimizer": {"name": "lion"}}, {"optimizer": 3},
+                        {"data": {"drop_columns": [["id"]]}}, {"data": {"target": ["y"]}}):
             self.assertFalse(validator.is_valid(mistake), mistake)
 
 

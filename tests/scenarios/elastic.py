@@ -3,7 +3,9 @@
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import time
 import unittest
 
@@ -38,6 +40,12 @@ class ElasticRun(Scenario):
         for line in self.lines(run):
             if "loss" in line:
                 self.assertEqual(sum(line["samples"]), 60)
+
+    def wait_for_event(self, run, kind):
+        deadline = time.monotonic() + 60
+        while not any(line.get("event") == kind for line in self.lines(run)):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
 
     def end_at_points_of_a_step(self, *flags):
         """Runs of four workers, of which three are killed or stopped, each at another point: each run is as that of one worker."""
@@ -204,15 +212,19 @@ class Elastic(ElasticRun):
         self.assert_as_one_worker("run")
         self.assertIn("rank 1 came too late", (self.folder / "run/logs/rank-1.log").read_text(), output)
 
-    def by_hand(self, port, pace, least, *flags):
-        """Three ranks of one machine, each started by itself in a folder of its own: their processes, and the flags of all."""
+    def flags_by_hand(self, port, pace, least, *flags):
+        """Of three ranks, each of which is started by itself."""
         hosts = self.folder / "hosts"
         hosts.write_text(f"127.0.0.1:{port}\n127.0.0.1\n127.0.0.1\n")
         secret = self.folder / "secret"
         secret.write_text("0123456789abcdef0123456789abcdef")
         secret.chmod(0o600)
-        common = (*self.double, "--cluster", self.cluster([pace] * 3), "--elastic", f"{least}:3", "--hosts", hosts,
-                  "--secret-file", secret, *flags)
+        return (*self.double, "--cluster", self.cluster([pace] * 3), "--elastic", f"{least}:3", "--hosts", hosts,
+                "--secret-file", secret, *flags)
+
+    def by_hand(self, port, pace, least, *flags):
+        """Three ranks of one machine, each started by itself in a folder of its own: their processes, and the flags of all."""
+        common = self.flags_by_hand(port, pace, least, *flags)
         return [self.start(f"own-{rank}", *common, "--rank", rank) for rank in range(3)], common
 
     def test_ranks_that_are_started_by_hand_go_on_each_in_its_own_folder(self):
@@ -231,6 +243,49 @@ class Elastic(ElasticRun):
         self.assertEqual(json.loads((self.folder / "own-1/run.json").read_text())["exit"], "done")
         self.assertIn("Who came and went", (self.folder / "own-1/report.html").read_text())
         self.assertEqual(sorted(after), list(range(min(after), 21)))
+
+    def test_who_takes_over_in_its_own_folder_takes_nothing_of_an_earlier_run_there(self):
+        slower = ("--optimizer.learning-rate", 0.02)
+        self.train("one", *self.double, "--workers", 1, *slower)
+        for port, flags in ((29601, ()), (29602, (*slower, "--overwrite"))):
+            shutil.rmtree(self.folder / "own-0", ignore_errors=True)
+            ranks, _ = self.by_hand(port, 0.002, 2, *flags)
+            self.wait_for_step("own-0", 5)
+            ranks[0].kill()
+            ranks[0].wait()
+            for rank in ranks[1:]:
+                output = rank.communicate(timeout=120)[0]
+                self.assertEqual(rank.returncode, 0, output)
+        self.assertLess(relative_difference(self.weights("one"), self.weights("own-1")), 1e-9)
+        after = self.losses("own-1")
+        self.assertEqual(sorted(after), list(range(min(after), 21)))
+        told = json.loads((self.folder / "own-1/run.json").read_text())
+        self.assertEqual((told["exit"], len(told["attempts"])), ("done", 1))
+        self.assertFalse((self.folder / "own-1/replaced").exists())
+
+    def test_a_rank_that_is_put_out_leaves_a_common_folder_to_the_others(self):
+        # To the others it is on another machine, where they cannot kill it.
+        apart = ("unshare", "--pid", "--mount-proc", "--fork", "--kill-child=KILL")
+        if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+            self.skipTest("a process-number space of its own needs root")
+        common = self.flags_by_hand(29603, 0.002, 2, "--epochs", 1000, "--deadline.join", "15 s")
+        ranks = [self.start("run", *common, "--rank", rank) for rank in (0, 1)]
+        other = subprocess.Popen([*apart, *self.command("run", *common, "--rank", 2)], stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(other.kill)
+        self.wait_for_step("run", 5)
+        (worker,) = children(other.pid, "train")
+        os.kill(worker, signal.SIGSTOP)
+        self.wait_for_event("run", "lost")
+        os.kill(worker, signal.SIGCONT)
+        output = other.communicate(timeout=120)[0]
+        self.assertEqual(other.returncode, 1, output)
+        told = self.folder / "run/run.json"
+        self.assertIsNone(json.loads(told.read_text()).get("exit"), output)
+        interrupt(ranks[0])
+        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [130, 130], outputs)
+        self.assertEqual(json.loads(told.read_text())["exit"], "interrupted")
 
     def test_a_rank_that_is_started_by_hand_leaves_with_an_exit_code_of_its_own(self):
         self.train("one", *self.double, "--workers", 1)
@@ -307,12 +362,6 @@ class ElasticWithServersRun(ElasticRun):
         self.double = ("--model.dropout", 0.2)
         self.tolerance = 2e-6
         self.own = ("--gradient-sync.method", "parameter-server")
-
-    def wait_for_event(self, run, kind):
-        deadline = time.monotonic() + 60
-        while not any(line.get("event") == kind for line in self.lines(run)):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)
 
     def lost_servers(self, run):
         return [line["text"] for line in self.lines(run) if line.get("event") == "server-lost"]

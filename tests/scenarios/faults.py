@@ -71,6 +71,28 @@ class Faults(Scenario):
         self.assertIn(f"resumed after step {done}", self.train("run", "--workers", 2, "--resume"))
         self.assertEqual(list(self.losses("run")), list(self.losses("whole")))
 
+    def test_a_resumption_waits_for_the_last_step_of_workers_whose_launcher_was_killed(self):
+        flags = ("--cluster", self.cluster([0.004, 0.004]), "--epochs", 4)
+        faults = self.folder / "faults"
+        faults.mkdir()
+        process = self.start("run", *flags, environment={"MOTLEY_FAULTS": str(faults)})
+        self.wait_for_step("run", 2)
+        held = faults / "0.checkpoint"
+        held.write_text("wait")
+        process.kill()
+        process.wait()
+        resumed = self.start("run", *flags, "--resume")
+        lines = []
+        while "for the end of the workers" not in (lines or [""])[-1]:
+            lines.append(resumed.stdout.readline())
+            self.assertTrue(lines[-1], lines)
+        held.unlink()
+        output = resumed.stdout.read()
+        self.assertEqual(resumed.wait(timeout=60), 0, output)
+        self.assertIn("resumed after step", output)
+        self.assertEqual(sorted(self.losses("run")), list(range(1, 41)))
+        self.assertEqual(self.not_used_once("run"), 0)
+
     def test_a_hangup_is_one_stop_and_none_under_nohup(self):
         paced = ("--cluster", self.cluster([0.004, 0.004]))
         process = self.start("run", *paced)

@@ -6,9 +6,10 @@ import random
 import re
 import signal
 import subprocess
+import time
 import unittest
 
-from harness import BINARY, Scenario, relative_difference
+from harness import BINARY, Scenario, handles, relative_difference
 
 LAYERS = ["flatten", "fc1", "relu1", "fc2", "relu2", "fc3", "relu3", "output"]
 EXPORTED = ("--model.name", "exported", "--model.hidden-sizes", "", "--model.dtype", "float64")
@@ -152,6 +153,7 @@ class Planned(PlannedJobs):
         output = self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 7)
         for name in ("profile.json", "plan.json"):
             self.assertTrue((self.folder / "auto" / name).exists(), output)
+        self.assertEqual(json.loads((self.folder / "auto" / "profile.json").read_text())["state_arrays"], 1, "of SGD with momentum")
         self.assertRegex(output, r"plan: .*, predicted \S+ \S+ a step")
         before = (self.folder / "auto" / "plan.json").read_bytes()
         self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 20, "--resume")
@@ -169,6 +171,21 @@ class Planned(PlannedJobs):
         measured = rows["step_seconds"]["value"]
         if not [line for line in self.lines("auto") if line.get("event") == "moved"]:
             self.assertAlmostEqual(rows["step_prediction_error"]["value"], abs(measured / predicted - 1), places=6)
+
+    def test_an_interrupt_before_there_is_a_plan_leaves_no_folder(self):
+        run = self.folder / "auto"
+        job = self.start("auto", *DOUBLE, "--plan", "auto")
+        deadline = time.monotonic() + 60
+        while not (handles(job.pid, signal.SIGINT) and (run / "cluster.yaml").exists()):  # from now on it is measured
+            self.assertIsNone(job.poll(), "it ended before it was interrupted")
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        job.send_signal(signal.SIGINT)
+        output, _ = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 130, output)
+        self.assertFalse(run.exists(), output)
+        run.mkdir()  # one that was there stays, and takes the next run
+        self.train("auto", *DOUBLE, "--workers", 1, "--steps", 2)
 
     def test_a_lost_rank_is_named(self):
         plan = self.plan("plan", [(2, [1], {}), (4, [0.5, 0.5], {}), (7, [1], {})])

@@ -112,9 +112,18 @@ class Profile(Scenario):
         self.assertAlmostEqual(device["layers"][layer]["forward"]["fixed"], 1e-3)
         self.assertIn("computed, not measured", text)
 
+    def test_the_arrays_of_the_optimizers_state_are_counted(self):
+        cluster = self.folder / "cluster.yaml"
+        cluster.write_text("version: 2\ndevice_types: [{name: here, kind: cpu, count: 2, speed: "
+                           "{flops_per_second: 1e6, memory_bandwidth: 1 GB/s}}]\n")
+        for name, momentum, arrays in (("sgd", 0, 0), ("sgd", 0.9, 1), ("adam", 0, 2), ("adamw", 0.9, 2)):
+            profile, _ = self.profile("--estimate", "--cluster", cluster, "--optimizer.name", name, "--optimizer.momentum", momentum)
+            self.assertEqual(profile["state_arrays"], arrays, name)
+
     def test_an_elastic_job_is_measured_like_any_other(self):
-        profile, _ = self.profile("--elastic", "2:4", "--batch-sizes", "2,8", "--time-limit", "2s")
+        profile, _ = self.profile("--elastic", "2:4", "--batch-sizes", "2,8", "--time-limit", "2s", "--optimizer.name", "adam")
         self.assertEqual([device["type"] for device in profile["devices"]], ["cpu"])
+        self.assertEqual(profile["state_arrays"], 2)
 
     def test_a_row_that_a_batch_reads_twice_comes_once(self):
         cluster, clicks = self.folder / "cluster.yaml", self.folder / "clicks.tsv"

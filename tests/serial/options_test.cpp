@@ -85,6 +85,21 @@ TEST(Options, RefusalsNameKeyValueAndWhatIsAccepted) {
   EXPECT_EQ(message("mode", "fats"), "mode: 'fats' is not accepted; did you mean 'fast'? accepted: one of fast, slow");
 }
 
+TEST(Options, NamesMayStandInBrackets) {
+  const OptionText option{"columns", OptionKind::kNames, "columns"};
+  EXPECT_EQ(option.accepted(), "a list of names, such as [one, two] or one,two");
+  const std::pair<const char*, const char*> cases[] = {{"a, b", "a, b"}, {" [a, b] ", "a, b"}, {"[ ]", ""},
+                                                       {"", ""},         {"a[0]", "a[0]"},     {"[[a]]", "[a]"}};
+  for (const auto& [text, names] : cases) {
+    const auto value = parse_option(option, text);
+    ASSERT_TRUE(value) << value.error().message;
+    EXPECT_EQ(std::get<std::string>(*value), names);
+    const auto again = parse_option(option, format_option(option, *value));
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ(*again, *value);
+  }
+}
+
 struct Whole {
   std::string name = "a";
   Config part;

@@ -146,6 +146,9 @@ static void fields(Archive& archive, Profile& profile) {
   archive.required("graph", profile.graph);
   archive.required("batch_size", profile.batch,
                    {NumberIs::kPositive, "Samples at which the cost model's OCT and ODT are taken."});
+  archive.optional("state_arrays", profile.state_arrays,
+                   "Of the optimizer, each as large as the parameters: 1 with momentum, 2 with Adam. None: not known, "
+                   "and 1 is planned for.");
   archive.required("devices", profile.devices, kNotEmpty);
   archive.optional("links", profile.links,
                    "Between a device of one type and one of another, or another of the same; both directions.");
@@ -347,7 +350,8 @@ Profile coarsen(const Profile& profile, int most) {
     }
   }
   std::vector<std::pair<int, int>> members;
-  Profile coarse{.batch = profile.batch, .devices = profile.devices, .links = profile.links};
+  Profile coarse{
+      .batch = profile.batch, .state_arrays = profile.state_arrays, .devices = profile.devices, .links = profile.links};
   coarse.graph = coarsen(profile.graph, most, &members, work);
   for (DeviceProfile& device : coarse.devices) {
     std::vector<LayerTime> joined;

@@ -100,7 +100,8 @@ struct ProfiledLink {
 
 struct Profile {
   Graph graph;
-  double batch = 1;  // B_o: the batch at which OCT and ODT are taken
+  double batch = 1;                         // B_o: the batch at which OCT and ODT are taken
+  std::optional<double> state_arrays = {};  // of the optimizer, each as large as the parameters; none: not known
   std::vector<DeviceProfile> devices;
   std::vector<ProfiledLink> links;
 

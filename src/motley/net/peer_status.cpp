@@ -9,9 +9,11 @@ namespace {
 constexpr double kGraceSeconds = 0.2;        // rank 0 waits for a better explanation
 constexpr double kOthersGraceSeconds = 0.8;  // the others wait for rank 0's verdict
 
+constexpr std::string_view kRecording = "recording";
+
 // Whether a rank in this phase waits for nobody.
-bool is_computing(std::string_view phase) {
-  return phase == "forward" || phase == "backward" || phase == "optimizer";
+bool is_busy(std::string_view phase) {
+  return phase == "forward" || phase == "backward" || phase == "optimizer" || phase == kRecording;
 }
 
 // Follows from something else that went wrong, or may: to be held back for a moment.
@@ -37,11 +39,16 @@ void PeerStatus::set_phase(std::uint64_t step, const char* phase) {
 }
 
 double PeerStatus::stuck_seconds(int rank) const {
-  if (is_computing(phase_.load(std::memory_order_relaxed))) return 0;
+  if (is_busy(phase_.load(std::memory_order_relaxed))) return 0;
   const std::lock_guard lock(mutex_);
   const Peer& peer = peers_[static_cast<std::size_t>(rank)];
-  if (!is_computing(peer.phase)) return 0;
+  if (!is_busy(peer.phase)) return 0;
   return monotonic_seconds() - std::max(peer.moved, moved_.load(std::memory_order_relaxed));
+}
+
+bool PeerStatus::is_recording(int rank) const {
+  const std::lock_guard lock(mutex_);
+  return peers_[static_cast<std::size_t>(rank)].phase == kRecording;
 }
 
 std::string PeerStatus::last_seen(int rank) const {

@@ -28,8 +28,11 @@ class PeerStatus {
     const std::lock_guard lock(mutex_);
     return peers_[static_cast<std::size_t>(rank)].state == RankState::kLeft;
   }
-  // How long a rank has now computed without any progress while this one waited; 0: one of them does not.
+  // How long a rank has now computed, or recorded a step, without any progress while this one waited; 0: one of them
+  // does not.
   double stuck_seconds(int rank) const;
+  // A step, as far as this one has heard.
+  bool is_recording(int rank) const;
   double step_seconds() const { return step_seconds_.load(std::memory_order_relaxed); }  // of this rank's last step
   // Since it last was heard, here or by rank 0.
   double silent_seconds(int rank) const {

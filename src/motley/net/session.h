@@ -105,6 +105,7 @@ struct SessionOptions {
   // So does a rank of an elastic session that computes while others wait, without progress for longer; 0: than ten
   // seconds and twenty of the last steps.
   double progress_seconds = 0;
+  double recording_seconds = 0;  // one that records a step, on a disk that may stall, for longer than this; 0: never
   std::string fingerprint;       // of the effective job; ranks that differ are refused, with both values in the message
   bool payload_checksum = true;  // CRC-32C over payloads between hosts, where they are not encrypted
   Encryption encryption = Encryption::kAuto;

@@ -397,14 +397,21 @@ void WatchedSession::receive_from(int rank) {
   if (const double bound = kUnheardSilences * options_.silence_seconds; peers_.unheard_seconds(rank) > bound) {
     return lose(rank, fmt::format("cannot be heard here for more than {:.3g} s, though rank 0 hears it", bound));
   }
-  // Without a bound of the user's own, a rank that has not seen how long a step takes judges nobody.
-  const double step = peers_.step_seconds();
-  const double patience = options_.progress_seconds > 0 ? options_.progress_seconds
-                          : step > 0                    ? std::max(kProgressSeconds, kProgressSteps * step)
-                                                        : std::numeric_limits<double>::infinity();
-  if (members_ && peers_.stuck_seconds(rank) > patience) {
-    lose(rank, fmt::format("has computed for more than {:.3g} s without progress", patience));
+  if (const double patience = patience_with(rank); members_ && peers_.stuck_seconds(rank) > patience) {
+    lose(rank, peers_.is_recording(rank)
+                   ? fmt::format("has recorded a step for more than {:.3g} s", patience)
+                   : fmt::format("has computed for more than {:.3g} s without progress", patience));
   }
+}
+
+// Seconds that a rank may be busy without any progress. Without a bound of the user's own, one that has not seen how
+// long a step takes judges nobody who computes.
+double WatchedSession::patience_with(int rank) const {
+  constexpr double kForEver = std::numeric_limits<double>::infinity();
+  if (peers_.is_recording(rank)) return options_.recording_seconds > 0 ? options_.recording_seconds : kForEver;
+  if (options_.progress_seconds > 0) return options_.progress_seconds;
+  const double step = peers_.step_seconds();
+  return step > 0 ? std::max(kProgressSeconds, kProgressSteps * step) : kForEver;
 }
 
 void WatchedSession::handle(int rank, const Message& message) {

@@ -88,6 +88,7 @@ class WatchedSession final : public Session {
   Status receive_newcomer(int rank, const Message& message);
 
   Status judge(const Claim& peer) const;
+  double patience_with(int rank) const;
   std::set<int> list_controls() const;
 
   // Any thread's.

@@ -156,6 +156,11 @@ Status check_optimizer(const OptimizerSpec& spec) {
   return {};
 }
 
+int count_state_arrays(const OptimizerSpec& spec) {
+  if (spec.name != "sgd") return 2;
+  return spec.momentum > 0 ? 1 : 0;
+}
+
 Result<std::unique_ptr<Optimizer>> Optimizer::create(const OptimizerSpec& spec, NamedTensors parameters) {
   MOTLEY_TRY(check_optimizer(spec));
   return catch_torch(ErrorCode::kInternal, "creating the optimizer", [&]() -> std::unique_ptr<Optimizer> {

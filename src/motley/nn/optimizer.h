@@ -29,6 +29,9 @@ struct OptimizerSpec {
 // An error names the key ("optimizer.momentum") and what would be accepted.
 Status check_optimizer(const OptimizerSpec& spec);
 
+// Of its state, those that are as large as the parameters.
+int count_state_arrays(const OptimizerSpec& spec);
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;

@@ -47,6 +47,8 @@ KindLook look(const OptionText& option) {
     case OptionKind::kChoice:
     case OptionKind::kTexts:
       return {"TEXT", "a text"};
+    case OptionKind::kNames:
+      return {"NAME,...", "a list of names"};
     case OptionKind::kIntegers:
       return {"INT,...", "a list of integers"};
     case OptionKind::kReals:
@@ -62,10 +64,19 @@ std::optional<Number> parse_within(const OptionText& option, std::string_view te
   return holds ? number : std::nullopt;
 }
 
+bool is_in_brackets(std::string_view text) {
+  return text.starts_with('[') && text.ends_with(']');
+}
+
+// Of "[1, 2, 3]" what is in the brackets.
+std::string_view without_brackets(std::string_view text) {
+  return is_in_brackets(text) ? trimmed(text.substr(1, text.size() - 2)) : text;
+}
+
 // "[1, 2, 3]" or "1,2,3" or ""
 template <class Number>
 std::optional<OptionValue> parse_list(const OptionText& option, std::string_view text) {
-  if (text.starts_with('[') && text.ends_with(']')) text = trimmed(text.substr(1, text.size() - 2));
+  text = without_brackets(text);
   std::vector<Number> numbers;
   while (!text.empty()) {
     const std::size_t comma = text.find(',');
@@ -106,6 +117,8 @@ std::optional<OptionValue> parse_accepted(const OptionText& option, std::string_
     case OptionKind::kTexts:
       if (!option.choices.empty() && !is_one_of(option.choices)) return std::nullopt;
       return std::vector<std::string>{std::string(text)};
+    case OptionKind::kNames:
+      return std::string(without_brackets(text));
     case OptionKind::kIntegers:
       return parse_list<std::int64_t>(option, text);
     case OptionKind::kReals:
@@ -136,6 +149,7 @@ std::string OptionText::accepted() const {
                                                     : " ";
   const char* example = kind == OptionKind::kIntegers ? ", such as [64, 128]"
                         : kind == OptionKind::kReals  ? ", such as [0.9, 0.5]"
+                        : kind == OptionKind::kNames  ? ", such as [one, two] or one,two"
                                                       : "";
   return fmt::format("{}{}{}{}", look(*this).accepted, between, within, example);
 }
@@ -172,6 +186,8 @@ std::string format_option(const OptionText& option, const OptionValue& value) {
       return fmt::format("{}", fmt::join(held, ","));
     } else if constexpr (requires { typename Held::value_type; } && !std::is_same_v<Held, std::string>) {
       return fmt::format("[{}]", fmt::join(held, ", "));
+    } else if constexpr (std::is_same_v<Held, std::string>) {
+      return option.kind == OptionKind::kNames && is_in_brackets(held) ? "[" + held + "]" : held;
     } else {
       return fmt::format("{}", held);
     }

@@ -33,6 +33,7 @@ enum class OptionKind {
   kOutput,  // of a file that is written
   kChoice,
   kTexts,
+  kNames,  // names between commas, in brackets or not; a text without the brackets
   kIntegers,
   kReals
 };

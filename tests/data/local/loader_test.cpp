@@ -153,6 +153,18 @@ TEST(Loader, PartsForWhichThereIsNoThreadAreReadAllTheSame) {
   EXPECT_THAT(read_batch(dataset, batch, {}, 3).error().message, HasSubstr("sample 666 is gone"));
 }
 
+TEST(Loader, SaysThatThereIsNoThreadToReadAhead) {
+  const FakeDataset dataset;
+  const NoThreads none;
+  Loader loader(dataset, 2);
+  EXPECT_TRUE(loader.request(Samples{1, 2}));
+  EXPECT_TRUE(loader.next_ids(Deadline::after(30)).empty());
+  const auto refused = loader.take(Deadline::after(30));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(refused.error().message, HasSubstr("reading samples ahead: no thread could be started"));
+}
+
 TEST(Loader, AugmentsAsTheEpochSays) {
   const OnePixels dataset;
   Loader loader(dataset, 1, {.augmentation = {.crop_padding = 1, .seed = 5}});

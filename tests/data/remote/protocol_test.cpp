@@ -35,6 +35,7 @@ Description table() {
   description.feature_shape = {2};
   description.target_kind = data::TargetKind::kReal;
   description.categories = 1;
+  description.improbable_target = 4;
   return description;
 }
 
@@ -52,6 +53,7 @@ TEST(DataProtocol, MessagesComeBackAsTheyWent) {
     EXPECT_EQ(again->skipped.lines, description.skipped.lines);
     EXPECT_EQ(again->skipped.first, description.skipped.first);
     EXPECT_EQ(again->contents, description.contents);
+    EXPECT_EQ(again->improbable_target, description.improbable_target);
   }
   const auto open = decode_open(encode(Open{Set::kTest, "data.name: csv\n"}));
   ASSERT_TRUE(open);

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
+
+#include "motley/planning/cost/evaluation.h"
 
 namespace motley::planning {
 namespace {
@@ -91,6 +94,29 @@ TEST(MakeProblem, LinksOfTheProfileComeFirstAndNoLinkIsNoLimit) {
   EXPECT_EQ(problem->link(0, 1).bytes_per_second, 7e8);
   EXPECT_EQ(problem->link(1, 0).latency_seconds, 3e-4);
   EXPECT_TRUE(std::isinf(problem->types[0].bytes_per_second));
+}
+
+// 5000 parameters of 4 bytes with their gradients and the optimizer's state, and activations of one micro-batch.
+TEST(MakeProblem, MemoryIsThatOfTheProfilesOptimizer) {
+  for (const std::optional<double> arrays : {std::optional<double>(), std::optional(0.0), std::optional(2.0)}) {
+    model::Profile profile = profile_of_two_layers();
+    profile.state_arrays = arrays;
+    cluster::Cluster cluster = two_nodes();
+    const double needed = (2 + arrays.value_or(1)) * 4 * 5000 + 8 * (400 + 80);
+    for (const double memory : {needed, needed - 1}) {
+      cluster.device_types[2].memory_bytes = memory;
+      for (const model::Profile& one : {profile, model::coarsen(profile, 1)}) {
+        const auto problem =
+            make_problem(one, cluster, {.cost_model = CostModel::kPipeline, .batch = 8, .micro_batches = 1});
+        ASSERT_TRUE(problem) << problem.error().message;
+        const int last = problem->layer_count() - 1;
+        const Candidate all = {StageChoice{.first = 0, .last = last, .type = 1}};
+        const Evaluation whole = evaluate(*problem, all, Objective());
+        EXPECT_DOUBLE_EQ(whole.stages[0].memory_bytes, needed);
+        EXPECT_EQ(whole.feasible, memory == needed) << whole.violation;
+      }
+    }
+  }
 }
 
 TEST(MakeProblem, NamesTheMissingDeviceType) {

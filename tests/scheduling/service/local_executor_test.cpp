@@ -1,16 +1,23 @@
 // Processes of this machine: begun once, found again by another executor, asked to end, killed.
 #include "motley/scheduling/executors/executors.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/process.h"
 #include "motley/scheduling/executors/attempt_folder.h"
 #include "tests/temporary_folder.h"
 
@@ -273,6 +280,40 @@ TEST_F(LocalExecutorTest, WhatACommandLeavesBehindEndsWithIt) {
   ASSERT_TRUE(executor->start(one));
   EXPECT_EQ(wait_for(*executor, one, State::kEnded).exit_code, 3);
   EXPECT_THAT(alive("children"), ::testing::IsEmpty());
+}
+
+// A process of another user stands for one that the system holds, where the wrapper has no right to kill it.
+TEST_F(LocalExecutorTest, TheExitCodeIsNotedOnceWhatCouldNotBeKilledIsGone) {
+  std::vector<std::string> words = {"setpriv", "--bounding-set=-kill", "--inh-caps=-kill"};
+  std::vector<std::string> tried = words;
+  tried.emplace_back("true");
+  const auto may = run_program({.words = tried}, Deadline::after(20));
+  if (::geteuid() != 0 || !may || !may->is_good()) GTEST_SKIP() << "needs root, and the program setpriv";
+  const Attempt one = attempt(
+      "setpriv --reuid=65534 bash -c 'echo left $$; exec sleep 1000' & "
+      "until grep -q left attempt/output; do sleep 0.01; done; exit 5");
+  ASSERT_TRUE(make_folders(one.folder));
+  const Descriptor output(::open((one.folder / "output").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  std::ranges::copy(wrapped_command(*find_wrapper(), one, false), std::back_inserter(words));
+  const auto wrapper =
+      spawn({.words = words, .output = output.get(), .errors = output.get(), .group = Program::Group::kOwnSession});
+  ASSERT_TRUE(wrapper) << wrapper.error().message;
+  const std::string said = wait_for_text("attempt/output", "left ");
+  const int left = std::stoi(said.substr(said.find("left ") + 5));
+  std::error_code hidden;
+  (void)std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", left), hidden);
+  const auto says_so = [&] { return text("attempt/output").find("have not ended") != std::string::npos; };
+  bool has_ended = false;
+  for (const Deadline deadline = Deadline::after(40); !hidden && !says_so() && !has_ended && !deadline.passed();) {
+    SteadyClock::instance().sleep_until(monotonic_seconds() + 0.05);
+    has_ended = ::waitpid(*wrapper, nullptr, WNOHANG) != 0;
+  }
+  const bool could_be_killed = ::kill(left, SIGKILL) != 0;
+  const AttemptStatus status = wait_for(**make_local_executor(), one, State::kEnded);
+  if (!has_ended) ::waitpid(*wrapper, nullptr, 0);
+  if (hidden || could_be_killed) GTEST_SKIP() << "the wrapper does not see the process, or may kill it";
+  EXPECT_EQ(status.exit_code, 5);
+  EXPECT_TRUE(says_so());
 }
 
 TEST_F(LocalExecutorTest, AnEndThatCannotBeNotedYetIsNotedLater) {

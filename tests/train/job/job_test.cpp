@@ -91,12 +91,40 @@ TEST_F(JobTest, ItsFileIsRefusedWithPlaceAndReason) {
   EXPECT_THAT(read("batch: 64\n").error().message, HasSubstr("global_batch_size"));
 }
 
+TEST_F(JobTest, AliasesStandForWhatTheyName) {
+  const auto job = read("batch_split: {mode: fixed, fixed: &same [2, 1]}\ngradient_sync: {racks: *same}\n");
+  ASSERT_TRUE(job) << job.error().message;
+  EXPECT_EQ(job->batch_split.fixed, (std::vector<std::int64_t>{2, 1}));
+  EXPECT_EQ(job->gradient_sync.racks, (std::vector<std::int64_t>{2, 1}));
+}
+
+TEST_F(JobTest, AliasesWithoutEndAreRefused) {
+  const std::string accepted = "too deep or too long, with what aliases stand for; accepted: up to 8 levels, and 4 MiB";
+  EXPECT_THAT(read("seed: 1\noptimizer: &a {b: *a}\n").error().message,
+              testing::AllOf(HasSubstr("job.yaml:2: optimizer.b.b"), HasSubstr(accepted)));
+  EXPECT_THAT(read("data: &a [*a]\n").error().message, HasSubstr("job.yaml:1: data: a list of numbers or of names"));
+  // A few kilobytes that stand for 27 million values, as many empty ones, and 100 kB that stand for 30 MB.
+  const auto many = [](const std::string& value) {
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += fmt::format("{}k{}: {}", i == 0 ? "" : ", ", i, value);
+    return "{" + text + "}\n";
+  };
+  EXPECT_THAT(read("a: &a " + many("1") + "b: &b " + many("*a") + "c: " + many("*b")).error().message,
+              testing::AllOf(HasSubstr("job.yaml:"), HasSubstr(accepted)));
+  EXPECT_THAT(read("a: &a {}\nb: &b " + many("*a") + "c: &c " + many("*b") + "d: " + many("*c")).error().message,
+              HasSubstr(accepted));
+  EXPECT_THAT(read("a: &a " + std::string(100'000, 'x') + "\nb: " + many("*a")).error().message, HasSubstr(accepted));
+}
+
 TEST_F(JobTest, NamesOfColumnsMayBeAList) {
   const auto job = read("data:\n  drop_columns: [id, name]\n  categorical_columns: []\n  one_hot_columns:\n    - a\n");
   ASSERT_TRUE(job) << job.error().message;
   EXPECT_EQ(job->data.drop_columns, "id, name");
   EXPECT_EQ(job->data.categorical_columns, "");
   EXPECT_EQ(job->data.one_hot_columns, "a");
+  Job flags;
+  ASSERT_TRUE(apply_flags(flags, {{"data.drop_columns", "[id, name]"}, {"data.one_hot_columns", "a"}}));
+  EXPECT_EQ(fingerprint(flags), fingerprint(*job));
 
   ASSERT_TRUE(write_file(folder_ / "t.csv", "id,x,name,y\na,1,b,0\nc,2,d,1\n"));
   const auto table = read("data: {name: csv, train: t.csv, target: y, drop_columns: [id, name]}\n");
@@ -114,11 +142,11 @@ TEST_F(JobTest, OtherKeysTakeNoList) {
   EXPECT_THAT(read("sed: [1]\n").error().message, HasSubstr("job.yaml:1: unknown key 'sed'"));
   // What only looks like one is a text, which the file of the effective job keeps.
   Job job;
-  ASSERT_TRUE(apply_flags(job, {{"data.target", "[1]"}, {"data.drop_columns", "[2]"}}));
+  ASSERT_TRUE(apply_flags(job, {{"data.target", "[1]"}, {"data.drop_columns", "[[2]]"}}));
   const auto again = read(format_job(job));
   ASSERT_TRUE(again) << again.error().message;
   EXPECT_EQ(again->data.target, "[1]");
-  EXPECT_EQ(again->data.drop_columns, "[2]");
+  EXPECT_EQ(again->data.drop_columns, "[2]");  // a column of that name
 }
 
 TEST_F(JobTest, TargetsOfBceAreFromZeroToOne) {
@@ -141,6 +169,32 @@ TEST_F(JobTest, TargetsOfBceAreFromZeroToOne) {
               HasSubstr("does not suit data.test, whose sample 1"));
 }
 
+TEST_F(JobTest, TargetsOfBceAtADataServerAreFromZeroToOne) {
+  const std::filesystem::path token = folder_ / "token";
+  ASSERT_TRUE(write_file(token, "a token that nobody guesses\n"));
+  std::filesystem::permissions(token, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  ASSERT_TRUE(write_file(folder_ / "good.csv", "x,y\n1,0\n2,0.25\n3,1\n"));
+  ASSERT_TRUE(write_file(folder_ / "bad.csv", "x,y\n1,0\n2,0.5\n3,-1\n"));
+  Job job = *read("loss: mse\ndata: {name: csv, train: good.csv, test: bad.csv, target: y, target_kind: real}\n");
+  const auto server = serve_data(job, "127.0.0.1:0", token.string());
+  ASSERT_TRUE(server) << server.error().message;
+  job.data.server = server->address;
+  job.data.token_file = token.string();
+  const auto training = open_training_data(job);
+  ASSERT_TRUE(training) << training.error().message;
+  EXPECT_TRUE(open_test_data(job, **training));
+  job.training.loss = "bce";
+  EXPECT_TRUE(open_training_data(job));
+  const auto refused = open_test_data(job, **training);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidInput);
+  EXPECT_EQ(
+      refused.error().message,
+      fmt::format("loss: 'bce' does not suit the test data of data.server {}, whose sample 2 (counted from 0) has "
+                  "a target that is not from 0 to 1; accepted with bce: targets from 0 to 1",
+                  server->address));
+}
+
 TEST_F(JobTest, ChecksEachSpec) {
   EXPECT_EQ(refused({}), "accepted");
   EXPECT_THAT(refused({{"optimizer.betas", "0.9"}}), HasSubstr("optimizer.betas: 1 numbers are given; accepted: two"));
@@ -158,6 +212,12 @@ TEST_F(JobTest, ChecksEachSpec) {
   EXPECT_THAT(refused({{"gradient_sync.consistency", "ssp"}}),
               HasSubstr("needs gradient_sync.method parameter-server"));
   EXPECT_THAT(refused({{"gradient_sync.staleness", "2"}}), HasSubstr("gradient_sync.staleness: 2 is given"));
+  for (const char* racks : {"[0, 4294967296]", "[4096]", "[-1]"}) {  // the first is 0 in 32 bits
+    EXPECT_THAT(read(fmt::format("gradient_sync: {{servers: 'a:1', racks: {}}}\n", racks)).error().message,
+                HasSubstr(fmt::format("job.yaml:1: gradient_sync.racks: '{}' is not accepted; accepted: a list of "
+                                      "integers from 0 to 4095",
+                                      racks)));
+  }
 }
 
 TEST_F(JobTest, ChecksSpecsTogether) {

@@ -121,6 +121,18 @@ TEST_F(LaunchStateTest, AStopLeavesTimeForACheckpointAndAnotherNone) {
   EXPECT_THAT(verdict().error().message, ::testing::Not(HasSubstr("checkpoint was written")));
 }
 
+TEST_F(LaunchStateTest, AStopLeavesTimeForTheStepsUntilAllStop) {
+  for (const int steps : {1, 20}) {
+    LaunchState& state = launch({.workers = 1, .stop_seconds = 60, .steps_to_stop = steps});
+    processes_.signals.clear();
+    state.stop(5, 100);
+    state.advance(5 + 60 + 100 * steps - 0.1, 0);
+    EXPECT_THAT(processes_.signals, ElementsAre(Pair(0, SIGINT)));
+    state.advance(5 + 60 + 100 * steps, 0);
+    EXPECT_EQ(processes_.signals.back(), std::pair(0, SIGKILL));
+  }
+}
+
 TEST_F(LaunchStateTest, WhoStopsAtOnceIsNotToldOfEarlierLosses) {
   LaunchState& state = launch_elastic(1);
   state.follow_end(0, SIGKILL, std::nullopt, 1);

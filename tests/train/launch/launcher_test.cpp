@@ -7,6 +7,8 @@
 
 #include "motley/base/os/file.h"
 #include "motley/base/os/process.h"
+#include "motley/train/launch/launch_job.h"
+#include "motley/train/records/metrics.h"
 #include "motley/train/records/worker_count.h"
 
 namespace motley::train {
@@ -246,6 +248,42 @@ TEST_F(LauncherTest, AStartThatFailsLeavesSignalsAndDescriptorsAsTheyWere) {
     EXPECT_THAT(status.error().message, HasSubstr("'/nowhere/motley'"));
     EXPECT_EQ(blocked(), signals);
     EXPECT_EQ(open_descriptors(), descriptors);
+  }
+}
+
+// The workers need longer for it than they have for a checkpoint alone.
+TEST_F(LauncherTest, AStopWaitsForAStepAsLongAsTheRunsOthers) {
+  StepMetrics line;
+  line.step = 1;
+  line.accuracy = 0.5;
+  line.step_seconds = 60;
+  ASSERT_TRUE(write_file(run_->metrics_file(), to_json(line) + "\n"));
+  LaunchOptions options;
+  options.program.command = {"/bin/bash"};
+  options.worker_arguments = {"-c", fmt::format(R"(
+stop() {{ sleep 1; printf '\002{{"code": {}, "message": "stopped", "rank": -1}}\n'; exit 130; }}
+trap stop INT
+kill -INT $PPID
+while true; do sleep 0.02; done
+)",
+                                                static_cast<int>(ErrorCode::kInterrupted))};
+  options.quiet = true;
+  options.stop_seconds = 0.1;
+  options.deadline = Deadline::after(60);
+  const auto former = ::signal(SIGINT, SIG_DFL);  // a shell takes none that was ignored when it began
+  const Status status = launch_workers(options, *run_);
+  ::signal(SIGINT, former);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kInterrupted);
+  EXPECT_THAT(status.error().message, HasSubstr("a checkpoint was written"));
+}
+
+// Whatever is waited for in its last step.
+TEST(StopSeconds, AreMoreThanAWorkerMayBeWaitedFor) {
+  Job job;
+  for (const double step : {1.0, 1000.0}) {
+    job.deadline.step = step;
+    EXPECT_GE(stop_seconds(job), step + LaunchRules().stop_seconds);
   }
 }
 

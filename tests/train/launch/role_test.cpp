@@ -10,6 +10,7 @@
 #include <map>
 
 #include "motley/base/os/descriptor.h"
+#include "tests/temporary_folder.h"
 
 namespace motley::train {
 namespace {
@@ -130,6 +131,18 @@ TEST(Rendezvous, RefusesWhatIsNoAddress) {
     ASSERT_FALSE(refused) << text;
     EXPECT_THAT(refused.error().message, ::testing::AllOf(HasSubstr("rendezvous.json"), HasSubstr(named)));
   }
+}
+
+// One that goes on where another one was killed meets in the same folder.
+TEST(Rendezvous, IsRemovedByTheStartThatWroteIt) {
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder.path / "rendezvous.json";
+  remove_rendezvous(file, "id");  // there is none
+  ASSERT_TRUE(write_rendezvous(file, {"127.0.0.1", 4321, "id", "0f"}));
+  remove_rendezvous(file, "former");
+  EXPECT_TRUE(std::filesystem::exists(file));
+  remove_rendezvous(file, "id");
+  EXPECT_FALSE(std::filesystem::exists(file));
 }
 
 TEST_F(TorchrunTest, WhatIsWrongWithTheStoreIsSaid) {

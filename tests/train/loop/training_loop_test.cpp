@@ -99,6 +99,14 @@ TEST(TrainingLoop, DoesEachStepInItsOrder) {
   EXPECT_EQ(run.lines("step_seconds").size(), 2U);
 }
 
+// Where the disk stalls then, nobody takes it for a step that is stuck.
+TEST(TrainingLoop, SaysWhenItRecordsAStep) {
+  FakeRun run;
+  run.options.steps = 1;
+  ASSERT_TRUE(run.go());
+  EXPECT_THAT(run.session.phases, ElementsAre("gathering times", "recording", "between steps"));
+}
+
 TEST(TrainingLoop, GoesOnAfterTheStepThatWasSaved) {
   FakeRun run;
   run.progress.step = 2;

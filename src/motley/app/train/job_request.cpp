@@ -27,7 +27,9 @@ Result<model::Profile> estimate_job(const ProfileRequest& request) {
   MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.execution.cluster));
   const std::string file = std::exchange(job.execution.cluster, "");  // what could be rented need not be here
   MOTLEY_ASSIGN(const model::Graph graph, train::load_graph(job));
-  return estimate_on(cluster, file, graph, job.training.global_batch_size);
+  MOTLEY_ASSIGN(model::Profile profile, estimate_on(cluster, file, graph, job.training.global_batch_size));
+  profile.state_arrays = train::count_state_arrays(job);
+  return profile;
 }
 
 // The same of a published model.

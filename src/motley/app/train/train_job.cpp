@@ -270,9 +270,11 @@ Status conclude(const train::RunDirectory& run, bool prints_rows, Status status,
   return status ? settled : status;
 }
 
-// Where nothing has been trained, as the job was refused, a folder that was made for it is of no use.
-bool remove_refused(const train::RunDirectory& run, bool is_new, const Status& status) {
-  if (!is_new || status || status.error().code != ErrorCode::kInvalidInput || fs::exists(run.run_file())) return false;
+// Where nothing has been trained, as the job was refused or stopped before, a folder that was made for it is of no use.
+bool remove_untrained(const train::RunDirectory& run, bool is_new, const Status& status) {
+  if (!is_new || status || fs::exists(run.run_file())) return false;
+  const ErrorCode code = status.error().code;
+  if (code != ErrorCode::kInvalidInput && code != ErrorCode::kInterrupted) return false;
   std::error_code ignored;
   fs::remove_all(run.folder(), ignored);
   return true;
@@ -305,7 +307,7 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
   if (!status && status.error().code != ErrorCode::kInterrupted) {
     status = fail(status.error().within(fmt::format("rank {}", role.rank)));
   }
-  if (role.rank == 0 && remove_refused(run, is_new, status)) return status;
+  if (role.rank == 0 && remove_untrained(run, is_new, status)) return status;
   return writes ? conclude(run, request.rows, std::move(status), view) : status;
 }
 
@@ -369,6 +371,7 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
   }
   const bool is_new = !fs::exists(run.folder());
   MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(resume, request.overwrite));
+  train::hand_down(lock);  // to the workers, which outlive a launcher that is killed, for their last step
   const auto launch = [&]() -> Status {
     if (plans || open) {
       MOTLEY_ASSIGN(job, plans ? plan_first(std::move(job), run, resume, view)
@@ -391,7 +394,7 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
     return {};
   };
   Status status = launch();
-  if (remove_refused(run, is_new, status)) return status;
+  if (remove_untrained(run, is_new, status)) return status;
   return conclude(run, request.rows, std::move(status), view);
 }
 

@@ -82,6 +82,23 @@ Result<std::string> read_file(const fs::path& path, std::size_t limit) {
   }
 }
 
+Result<std::string> read_end(const fs::path& path, std::size_t limit) {
+  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const off_t size = descriptor.valid() ? ::lseek(descriptor.get(), 0, SEEK_END) : -1;
+  if (size < 0) return cannot("read", path, errno == ENOENT ? ErrorCode::kInvalidInput : ErrorCode::kIo);
+  std::string content(std::min(limit, static_cast<std::size_t>(size)), '\0');
+  const off_t begin = size - static_cast<off_t>(content.size());
+  for (std::size_t done = 0; done < content.size();) {
+    const ssize_t got =
+        ::pread(descriptor.get(), content.data() + done, content.size() - done, begin + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return cannot("read", path);
+    if (got == 0) content.resize(done);  // it has been cut off since
+    done += static_cast<std::size_t>(got);
+  }
+  return content;
+}
+
 Status check_writable(const fs::path& path) {
   struct stat status{};
   if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {

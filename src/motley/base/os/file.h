@@ -16,6 +16,9 @@ namespace motley {
 // The file's content. Errors name the path; a file above `limit` bytes is refused before memory is taken.
 Result<std::string> read_file(const std::filesystem::path& path, std::size_t limit = std::size_t{1} << 34);
 
+// Its last `limit` bytes, or all where there are no more: of a file that may be long, and may grow meanwhile.
+Result<std::string> read_end(const std::filesystem::path& path, std::size_t limit);
+
 // Whether write_file could write there, told before long work: the folder is there and may be written, and the path is
 // no folder. kInvalidInput where not.
 Status check_writable(const std::filesystem::path& path);

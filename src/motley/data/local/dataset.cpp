@@ -62,6 +62,20 @@ void Dataset::check_room(std::span<const std::uint32_t> samples, const ReadTarge
       into.bytes.size(), into.ids.size(), into.classes.size(), into.values.size(), samples.size());
 }
 
+Result<std::optional<ImprobableTarget>> find_improbable_target(const Dataset& dataset) {
+  std::optional<ImprobableTarget> found;
+  if (dataset.target_kind() != TargetKind::kReal) return found;
+  std::vector<float> values(dataset.target_width());
+  for (std::uint32_t sample = 0; sample < dataset.size(); ++sample) {
+    MOTLEY_TRY(dataset.read({&sample, 1}, {.features = {}, .classes = {}, .values = values}));
+    const auto wrong = std::ranges::find_if_not(values, [](float value) { return value >= 0 && value <= 1; });
+    if (wrong == values.end()) continue;
+    found = ImprobableTarget{.sample = sample, .value = *wrong};
+    break;
+  }
+  return found;
+}
+
 Result<Normalisation> measure_normalisation(const Dataset& dataset) {
   const std::size_t width = dataset.feature_count();
   std::vector<double> mean(width, 0), squares(width, 0);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -116,6 +117,14 @@ class Dataset {
 // Mean and standard deviation of each feature over the dataset as it reads, or, of one with more than 8 GiB of
 // features, over samples spread evenly that have as many; a constant feature gets deviation 1.
 Result<Normalisation> measure_normalisation(const Dataset& dataset);
+
+// A real target that is not from 0 to 1, and so no probability.
+struct ImprobableTarget {
+  std::uint32_t sample = 0;
+  float value = 0;
+};
+// The first one; none where there is none, and of classes.
+Result<std::optional<ImprobableTarget>> find_improbable_target(const Dataset& dataset);
 
 // The class of each of a file's labels. `label`: they are any texts or numbers, numbered in their order (of numbers
 // where all are, else of the bytes).

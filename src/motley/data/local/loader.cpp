@@ -61,7 +61,8 @@ Status read_batch(const Dataset& dataset, Batch& batch, Parts parts, std::size_t
 Loader::Loader(const Dataset& dataset, std::size_t depth, const Options& options)
     : dataset_(dataset), depth_(depth), options_(options) {
   MOTLEY_INVARIANT(depth > 0, "a loader reads at least one batch ahead");
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread_or([this] { run(); },
+                            [this](const Error& error) { no_thread_ = error.within("reading samples ahead"); });
 }
 
 Loader::~Loader() {
@@ -70,7 +71,7 @@ Loader::~Loader() {
     stop_ = true;
   }
   wake_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 bool Loader::request(std::span<const std::uint32_t> samples, Parts parts, std::uint64_t epoch) {
@@ -88,6 +89,7 @@ bool Loader::request(std::span<const std::uint32_t> samples, Parts parts, std::u
 
 Result<Batch> Loader::take(const Deadline& deadline) {
   MOTLEY_INVARIANT(outstanding_ > 0, "a batch is taken that was not requested");
+  if (no_thread_) return fail(*no_thread_);
   std::unique_lock lock(mutex_);
   const auto allowed = std::chrono::duration<double>(deadline.remaining());
   if (!wake_.wait_for(lock, allowed, [this] { return !done_.empty(); })) {
@@ -103,7 +105,7 @@ Result<Batch> Loader::take(const Deadline& deadline) {
 
 std::vector<std::uint64_t> Loader::next_ids(const Deadline& deadline) {
   std::unique_lock lock(mutex_);
-  if (outstanding_ > 0) {
+  if (outstanding_ > 0 && !no_thread_) {
     wake_.wait_for(lock, std::chrono::duration<double>(deadline.remaining()), [this] { return !done_.empty(); });
   }
   return done_.empty() || !done_.front().status ? std::vector<std::uint64_t>() : done_.front().batch.ids;

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -53,7 +54,7 @@ class Loader {
 
   // The oldest request's batch. Its samples now count as used: recording them in UseCounts is the caller's, here and
   // only here, so that what was read ahead and discarded is never counted. A batch that comes back by recycle() lends
-  // its memory to a later one.
+  // its memory to a later one. kUnavailable where the system gave the loader no thread.
   Result<Batch> take(const Deadline& deadline);
   void recycle(Batch batch);
 
@@ -79,7 +80,8 @@ class Loader {
   const Dataset& dataset_;
   const std::size_t depth_;
   const Options options_;
-  std::size_t outstanding_ = 0;  // of the caller's thread alone
+  std::size_t outstanding_ = 0;          // of the caller's thread alone
+  std::optional<Error> no_thread_ = {};  // why none could be started to read; likewise
 
   std::mutex mutex_;  // guards all below
   std::condition_variable wake_;

@@ -83,6 +83,8 @@ Result<Description> describe(const data::Dataset& dataset) {
     MOTLEY_ASSIGN(const auto bytes, pack(dataset, description, {{}, {sample}}));
     description.contents = mix({description.contents, crc32c(bytes)});
   }
+  MOTLEY_ASSIGN(const auto improbable, find_improbable_target(dataset));
+  if (improbable) description.improbable_target = improbable->sample;
   return description;
 }
 
@@ -150,6 +152,7 @@ static void fields(Archive& archive, Description& description) {
   archive.required("lines", description.skipped.lines);
   archive.required("first", description.skipped.first, NumberIs::between(0, kMaxSkippedBytes));
   archive.required("contents", description.contents);
+  archive.required("improbable_target", description.improbable_target);
   archive.required("bytes", description.bytes);
 }
 

@@ -51,6 +51,8 @@ struct Description {
   std::vector<std::string> class_names;     // Preprocessing::class_names
   data::Skipped skipped;
   std::uint64_t contents = 0;  // a hash of samples spread over the set: another number, other data
+  // The first sample with a real target that is not from 0 to 1.
+  std::optional<std::uint32_t> improbable_target = {};
 
   std::size_t feature_count() const;
   bool operator==(const Description&) const;
@@ -58,7 +60,7 @@ struct Description {
 inline constexpr std::size_t kMaxDescriptionBytes = std::size_t{1} << 30;
 inline constexpr std::size_t kDescriptionPieceBytes = 512 << 10;
 
-// Reads up to 65,536 samples and 256 MiB for the hash.
+// Reads all real targets, and up to 65,536 samples and 256 MiB for the hash.
 Result<Description> describe(const data::Dataset& dataset);
 
 struct Read {

@@ -198,7 +198,7 @@ class Call {
       return filled;
     }
     bytes_.push_back(find_bytes(tensor, writes));
-    moved_ += tensor.nbytes();
+    seconds_ += moving_seconds(tensor);
     return kernel_view(tensor);
   }
 
@@ -247,15 +247,17 @@ class Call {
     return value;
   }
 
-  // As long as its profile says that it takes: the bytes that it moves, and products of matrices and
-  // convolutions what they multiply.
+  // As long as its profile says that it takes: the bytes that it moves (of each argument and result), and products of
+  // matrices and convolutions what they multiply.
   void add_times() {
     const Options& options = runtime().options();
-    seconds_ = options.kernel_seconds;
-    if (options.memory_bytes_per_second > 0) {
-      seconds_ += static_cast<double>(moved_) / options.memory_bytes_per_second;
-    }
+    seconds_ += options.kernel_seconds;
     if (options.flops_per_second > 0) seconds_ += estimate_flops() / options.flops_per_second;
+  }
+
+  static double moving_seconds(const at::Tensor& tensor) {
+    const double rate = runtime().options().memory_bytes_per_second;
+    return rate > 0 ? static_cast<double>(tensor.nbytes()) / rate : 0;
   }
 
   double estimate_flops() const {
@@ -342,6 +344,7 @@ class Call {
         }
         views.push_back(kernel_view(made.back()));
         bytes_.push_back(find_bytes(made.back(), true));
+        seconds_ += moving_seconds(made.back());
       }
       results.push_back(as_return(i, made));
       targets.emplace_back(i, std::move(views));
@@ -401,7 +404,7 @@ class Call {
 
   void put(const at::Tensor& values, const at::Tensor& into) const {
     runtime().issue(
-        stream_, Engine::kCompute, 0, {find_bytes(into, true)},
+        stream_, Engine::kCompute, moving_seconds(into), {find_bytes(into, true)},
         [values, view = kernel_view(into)] {
           const at::AutoDispatchBelowADInplaceOrView below;
           view.copy_(values);
@@ -438,7 +441,6 @@ class Call {
   Stack arguments_;  // of the CPU's kernel
   std::string key_;
   std::vector<Bytes> bytes_;
-  std::size_t moved_ = 0;
   double seconds_ = 0;
   c10::DeviceIndex device_ = 0;
   int stream_ = 0;

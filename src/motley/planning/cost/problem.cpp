@@ -184,6 +184,7 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
   problem.micro_batches = options.micro_batches;
   problem.schedule = options.schedule;
   problem.allow_recompute = options.allow_recompute;
+  if (profile.state_arrays) problem.memory_per_parameter_byte = 2 + *profile.state_arrays;  // weights and gradients
   problem.cut_bytes = model::cut_bytes(profile.graph);
   for (const model::Layer& layer : profile.graph.layers) {
     problem.layers.push_back({.name = layer.name,

@@ -89,7 +89,7 @@ struct Problem {
   std::int64_t micro_batches = 1;  // it is cut into
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   bool allow_recompute = false;          // stages may recompute activations to save memory
-  double memory_per_parameter_byte = 3;  // weight, gradient, and one value of optimizer state by default
+  double memory_per_parameter_byte = 3;  // weight, gradient and optimizer state, of which one value where not known
   // Gradients that are exchanged together: those of the first layers that are done, and of others. As motley train has
   // them by default (gradient_sync.bucket_size).
   double first_bucket_bytes = 1e6;

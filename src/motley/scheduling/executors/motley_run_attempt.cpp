@@ -32,9 +32,9 @@ namespace {
 
 constexpr double kLockSeconds = 1;  // in which whoever looks at a lock has let go of it
 constexpr long kLookNanoseconds = 200'000'000;
-constexpr double kAnswerSeconds = 20;   // in which Slurm's programs, and nodes, have to answer
-constexpr double kEndSeconds = 10;      // in which processes end that were killed
-constexpr double kNoteSeconds = 86400;  // for which it is tried to note the end, as while the disk is full
+constexpr double kAnswerSeconds = 20;  // in which Slurm's programs, and nodes, have to answer
+constexpr double kEndSeconds = 10;     // in which processes end that were killed, but for those that the system holds
+constexpr double kPatience = 86400;    // seconds for which these are waited for, and it is tried to note the end
 constexpr double kRetrySeconds = 0.2;
 constexpr int kNoSuchProgram = 127;
 constexpr int kCannotBeStarted = 126;
@@ -166,20 +166,22 @@ Ending run_command(const AttemptRun& run, const sigset_t& taken) {
                 command.error().message);
 }
 
-// What a command leaves running would run beside the next attempt. Slurm sees to that itself.
-Status end_rest(const std::filesystem::path& folder) {
-  for (const Deadline deadline = Deadline::after(kEndSeconds); kill_processes(folder);) {
-    if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "processes of the attempt did not end within {} s after SIGKILL", kEndSeconds);
+// What a command leaves running would run beside the next attempt, so the attempt goes on until it is gone: a disk that
+// does not answer may hold a process for long. Slurm sees to that itself.
+void end_rest(const std::filesystem::path& folder) {
+  const Deadline soon = Deadline::after(kEndSeconds), deadline = Deadline::after(kPatience);
+  for (bool is_said = false; kill_processes(folder) && !deadline.passed();) {
+    if (soon.passed() && !std::exchange(is_said, true)) {
+      std::fprintf(stderr, "motley: processes of the attempt have not ended %.3g s after SIGKILL; waiting for them\n",
+                   kEndSeconds);
     }
-    SteadyClock::instance().sleep_until(monotonic_seconds() + 5e-3);
+    SteadyClock::instance().sleep_until(monotonic_seconds() + (is_said ? kRetrySeconds : 5e-3));
   }
-  return {};
 }
 
 // A disk that is full or away for a while may be well again; a folder that was removed is not written any more.
 Status note_surely(const std::filesystem::path& folder, const Ending& ending) {
-  const Deadline deadline = Deadline::after(kNoteSeconds);
+  const Deadline deadline = Deadline::after(kPatience);
   for (bool has_failed = false;; has_failed = true) {
     Status noted = note_ended(folder, ending.code, ending.why);
     std::error_code unknown;
@@ -198,7 +200,7 @@ Status run_attempt(const AttemptRun& run) {
   MOTLEY_ASSIGN(const std::optional<Descriptor> lock, begin(run.folder));
   if (!lock) return {};
   const Ending ending = run_command(run, taken);
-  if (!run.is_batch_job) MOTLEY_TRY(end_rest(run.folder));
+  if (!run.is_batch_job) end_rest(run.folder);
   if (run.is_batch_job && ending.code != 0 && !ending.was_asked) note_suspects(run.folder);
   return note_surely(run.folder, ending);
 }

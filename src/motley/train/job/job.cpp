@@ -49,35 +49,46 @@ struct Scalar {
   bool is_list = false;
 };
 
+constexpr int kMaxLevels = 8;
+constexpr std::size_t kMaxFlatBytes = 4 << 20;
+
+struct FlatFile {
+  const std::string& name;
+  std::map<std::string, Scalar> scalars = {};
+  std::size_t bytes = 0;  // of all keys and values, with what aliases stand for
+};
+
 bool has_numbers(const OptionText& option) {
   return option.kind == OptionKind::kIntegers || option.kind == OptionKind::kReals;
 }
 
-// Texts that are names of columns, separated by commas.
-bool has_names(const OptionText& option) {
-  constexpr std::string_view kKeys[] = {"data.drop_columns", "data.categorical_columns", "data.one_hot_columns"};
-  return std::ranges::find(kKeys, option.key) != std::end(kKeys);
-}
-
 Status set_key(Job& job, const std::string& key, const Scalar& scalar) {
-  std::string_view text = scalar.text;
   if (const auto entry = Job::options().find(key); entry && scalar.is_list) {
     const OptionText& option = (*entry)->text;
-    if (!has_numbers(option) && !has_names(option)) {
+    if (!has_numbers(option) && option.kind != OptionKind::kNames) {
       return fail(ErrorCode::kInvalidInput, "{}: a list is not accepted here; accepted: {}", key, option.accepted());
     }
-    if (has_names(option)) text = text.substr(1, text.size() - 2);  // none is the empty text, as with flags
   }
-  return Job::options().set(job, key, text);
+  return Job::options().set(job, key, scalar.text);
 }
 
-Status flatten(const YAML::Node& node, const std::string& prefix, const std::string& file,
-               std::map<std::string, Scalar>& scalars) {
+// Counts the bytes of a key or value, and refuses what has no end, such as an alias that contains itself.
+Status count_bytes(std::size_t bytes, int level, int line, const std::string& prefix, FlatFile& file) {
+  file.bytes += 1 + bytes;
+  if (level <= kMaxLevels && file.bytes <= kMaxFlatBytes) return {};
+  return fail(ErrorCode::kInvalidInput,
+              "{}:{}: {:.80}: too deep or too long, with what aliases stand for; accepted: up to {} levels, and {} MiB "
+              "of keys and values",
+              file.name, line, prefix, kMaxLevels, kMaxFlatBytes >> 20);
+}
+
+Status flatten(const YAML::Node& node, const std::string& prefix, int level, FlatFile& file) {
   const int line = node.Mark().line + 1;
+  MOTLEY_TRY(count_bytes(prefix.size(), level, line, prefix, file));
   if (node.IsMap()) {
     for (const auto& item : node) {
       const std::string key = item.first.as<std::string>();
-      MOTLEY_TRY(flatten(item.second, prefix.empty() ? key : prefix + "." + key, file, scalars));
+      MOTLEY_TRY(flatten(item.second, prefix.empty() ? key : prefix + "." + key, level + 1, file));
     }
     return {};
   }
@@ -86,17 +97,20 @@ Status flatten(const YAML::Node& node, const std::string& prefix, const std::str
     for (const YAML::Node& item : node) {
       if (!item.IsScalar()) {
         return fail(ErrorCode::kInvalidInput,
-                    "{}:{}: {}: a list of numbers or of names is accepted here, not nested values", file, line, prefix);
+                    "{}:{}: {}: a list of numbers or of names is accepted here, not nested values", file.name, line,
+                    prefix);
       }
+      MOTLEY_TRY(count_bytes(item.Scalar().size(), level, line, prefix, file));
       scalar.text += (scalar.text.empty() ? "" : ", ") + item.Scalar();
     }
     scalar.text = "[" + scalar.text + "]";
     scalar.is_list = true;
   } else if (node.IsScalar()) {
+    MOTLEY_TRY(count_bytes(node.Scalar().size(), level, line, prefix, file));
     scalar.text = node.Scalar();
   }
-  if (!scalars.emplace(prefix, scalar).second) {
-    return fail(ErrorCode::kInvalidInput, "{}:{}: {} is given twice", file, line, prefix);
+  if (!file.scalars.emplace(prefix, scalar).second) {
+    return fail(ErrorCode::kInvalidInput, "{}:{}: {} is given twice", file.name, line, prefix);
   }
   return {};
 }
@@ -119,7 +133,7 @@ std::string quoted(const OptionText& option, const std::string& text) {
 Result<Job> read_job(const std::filesystem::path& path) {
   MOTLEY_ASSIGN(const std::string text, read_file(path, 1 << 20));
   const std::string file = path.string();
-  std::map<std::string, Scalar> scalars;
+  FlatFile flat{file};
   try {
     if (const int line = find_binary_line(text); line > 0) {
       return fail(ErrorCode::kInvalidInput, "{}:{}: control characters or bytes that are not UTF-8; accepted: {}", file,
@@ -130,10 +144,11 @@ Result<Job> read_job(const std::filesystem::path& path) {
       return fail(ErrorCode::kInvalidInput, "{}: {}; accepted: {}", file,
                   root.IsNull() ? "the file is empty" : "the file has no keys", kAcceptedFile);
     }
-    MOTLEY_TRY(flatten(root, "", file, scalars));
+    MOTLEY_TRY(flatten(root, "", 0, flat));
   } catch (const YAML::Exception& problem) {
     return fail(ErrorCode::kInvalidInput, "{}:{}: not valid YAML: {}", file, problem.mark.line + 1, problem.msg);
   }
+  std::map<std::string, Scalar>& scalars = flat.scalars;
   scalars.erase("");
   std::vector<RenamedKey> renamed;
   std::ranges::copy_if(kRenamedKeys, std::back_inserter(renamed),

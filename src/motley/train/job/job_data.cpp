@@ -122,18 +122,13 @@ Result<std::unique_ptr<data::Dataset>> open_files(const data::DatasetSource& sou
 
 // The loss bce of a target that is no probability has no least value, and training would go on without saying so.
 Status check_targets(const Job& job, const data::Dataset& dataset, const char* key) {
-  if (job.training.loss != "bce" || dataset.target_kind() != data::TargetKind::kReal) return {};
-  std::vector<float> values(dataset.target_width());
-  for (std::uint32_t sample = 0; sample < dataset.size(); ++sample) {
-    MOTLEY_TRY(dataset.read({&sample, 1}, {.features = {}, .classes = {}, .values = values}));
-    const auto wrong = std::ranges::find_if_not(values, [](float value) { return value >= 0 && value <= 1; });
-    if (wrong == values.end()) continue;
-    return fail(ErrorCode::kInvalidInput,
-                "loss: 'bce' does not suit {}, whose sample {} (counted from 0) has the target {}; accepted with bce: "
-                "targets from 0 to 1",
-                key, sample, *wrong);
-  }
-  return {};
+  if (job.training.loss != "bce") return {};
+  MOTLEY_ASSIGN(const auto wrong, data::find_improbable_target(dataset));
+  if (!wrong) return {};
+  return fail(ErrorCode::kInvalidInput,
+              "loss: 'bce' does not suit {}, whose sample {} (counted from 0) has the target {}; accepted with bce: "
+              "targets from 0 to 1",
+              key, wrong->sample, wrong->value);
 }
 
 Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, const data::Dataset* training) {
@@ -145,10 +140,20 @@ Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, const data::Dat
 
 Result<std::unique_ptr<data::Dataset>> open_at_server(const Job& job, data::Set set) {
   MOTLEY_ASSIGN(data::DataServerAccess access, data_server_access(job, set));
-  return data::RemoteDataset::open(std::move(access));
+  MOTLEY_ASSIGN(auto dataset, data::RemoteDataset::open(std::move(access)));
+  MOTLEY_TRY(check_served_targets(job, set, dataset->description()));
+  return dataset;
 }
 
 }  // namespace
+
+Status check_served_targets(const Job& job, data::Set set, const data::Description& served) {
+  if (job.training.loss != "bce" || !served.improbable_target) return {};
+  return fail(ErrorCode::kInvalidInput,
+              "loss: 'bce' does not suit the {} data of data.server {}, whose sample {} (counted from 0) has a target "
+              "that is not from 0 to 1; accepted with bce: targets from 0 to 1",
+              data::to_string(set), job.data.server, *served.improbable_target);
+}
 
 Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job) {
   return job.data.server.empty() ? open_data(job, nullptr) : open_at_server(job, data::Set::kTraining);

@@ -25,6 +25,9 @@ Result<data::Augmentation> make_augmentation(const Job& job, const data::Dataset
 // How a job that reads alone gets at its data server (data.server). A worker of several puts in who it is.
 Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set);
 
+// Whether the targets that a data server says it has suit the job's loss, as those of files are looked at.
+Status check_served_targets(const Job& job, data::Set set, const data::Description& served);
+
 // The keys that say which data is meant, as a job and its data server compare them: lines "key: value", of files their
 // names without folders.
 std::string data_keys(const Job& job);

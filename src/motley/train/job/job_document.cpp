@@ -41,6 +41,8 @@ Json value_schema(const OptionText& option) {
       return {{"enum", option.choices}};
     case OptionKind::kTexts:
       return {{"type", "array"}, {"items", {{"type", "string"}}}};
+    case OptionKind::kNames:
+      return {{"type", Json::array({"string", "array"})}, {"items", {{"type", "string"}}}};
     case OptionKind::kIntegers:
       return {{"type", "array"}, {"items", bounded("integer", option)}};
     case OptionKind::kReals:

@@ -1,4 +1,5 @@
 // The keys of a job file, each with its kind, its help, its bounds and the field that holds it.
+#include "motley/net/messages.h"
 #include "motley/train/job/job.h"
 
 namespace motley::train {
@@ -98,15 +99,12 @@ const OptionTable<DataSpec> kDataOptions = {
       "tables)",
       0, 1 << 24},
      &DataSpec::num_classes},
-    {{"drop_columns", kText, "columns that are neither feature nor target (tables), separated by commas"},
-     &DataSpec::drop_columns},
-    {{"categorical_columns", kText,
-      "columns whose values are categories, which ctrdnn, 2emb, matchnet and nce embed (tables), separated by commas"},
+    {{"drop_columns", kNames, "columns that are neither feature nor target (tables)"}, &DataSpec::drop_columns},
+    {{"categorical_columns", kNames,
+      "columns whose values are categories, which ctrdnn, 2emb, matchnet and nce embed (tables)"},
      &DataSpec::categorical_columns},
-    {{"one_hot_columns", kText,
-      "columns with any text, of which each value in the training data becomes a feature, 0 or 1 (tables), separated "
-      "by "
-      "commas"},
+    {{"one_hot_columns", kNames,
+      "columns with any text, of which each value in the training data becomes a feature, 0 or 1 (tables)"},
      &DataSpec::one_hot_columns},
     {choice(
          "missing",
@@ -339,7 +337,9 @@ const OptionTable<GradientSyncSpec> kGradientSyncOptions = {
       "parameter-server, auto: file (mode 0600) with the servers' token; empty: that of the variable "
       "MOTLEY_TOKEN_FILE"},
      &GradientSyncSpec::token_file},
-    {{"tenant", kText, "parameter-server: whom the servers' token belongs to, where they tell tenants apart"},
+    {{"tenant", kText,
+      "whom the job belongs to: whose token it has for parameter servers that tell tenants apart, and for whom its "
+      "certificate speaks (network.tls_certificate)"},
      &GradientSyncSpec::tenant},
     {choice("placement",
             "parameter-server: where gradients are summed: central at the first server, sharded over all, colocated "
@@ -353,8 +353,8 @@ const OptionTable<GradientSyncSpec> kGradientSyncOptions = {
             "than the step under way; auto: where servers and workers are not all on one host",
             {"auto", "on", "off"}),
      &GradientSyncSpec::replication},
-    {{"racks", kIntegers, "parameter-server: for each worker which of gradient_sync.servers, from 0, is in its rack",
-      0},
+    {{"racks", kIntegers, "parameter-server: for each worker which of gradient_sync.servers, from 0, is in its rack", 0,
+      net::kMaxRanks - 1},
      &GradientSyncSpec::racks},
     {{"server_threads", kInteger,
       "parameter-server: threads of the server that is started for the job; 0: one a core, colocated: one", 0, 1024},

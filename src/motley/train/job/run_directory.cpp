@@ -1,12 +1,17 @@
 #include "motley/train/job/run_directory.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <ranges>
 #include <sstream>
+#include <string_view>
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
@@ -29,6 +34,27 @@ constexpr const char* kRunFiles[] = {"metrics.jsonl", "checkpoint",    "embeddin
 // What a start may write besides, before its first step. It may be the user's own, so it stays where it is, and a copy
 // of it comes back.
 constexpr const char* kPlanFiles[] = {"plan.json", "profile.json", "cluster.yaml"};
+
+// In which workers end whose launcher was killed, unless the job lets a step take longer.
+constexpr double kOrphanSeconds = 130;
+constexpr double kLockLookSeconds = 0.05;
+constexpr std::size_t kLastStepsBytes = 1 << 20;  // of the lines of the last steps
+constexpr const char* kLogs = "logs";
+constexpr const char* kWriterPrefix = "writer-";  // of a file in logs
+
+std::string own_host() {
+  char host[256] = {};
+  ::gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+// Whether the process that a lock names was of this host, and has ended.
+bool is_gone(const std::string& holder) {
+  int process = 0;
+  char host[256] = {};
+  const bool is_read = std::sscanf(holder.c_str(), "process %d on %255s", &process, host) == 2;
+  return is_read && process > 0 && host == own_host() && ::kill(process, 0) != 0 && errno == ESRCH;
+}
 
 Status move_if_there(const fs::path& from, const fs::path& to) {
   std::error_code error;
@@ -66,30 +92,43 @@ Status copy_text(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
+void hand_down(const RunLock& lock) {
+  if (lock.valid()) ::fcntl(lock.get(), F_SETFD, 0);
+}
+
 fs::path RunDirectory::log_file(int rank) const {
-  return folder_ / "logs" / fmt::format("rank-{}.log", rank);
+  return folder_ / kLogs / fmt::format("rank-{}.log", rank);
 }
 
 Result<RunLock> RunDirectory::lock() const {
   const fs::path path = folder_ / "lock";
   RunLock lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock.valid()) return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) {
-      const Result<std::string> holder = read_file(path, 1 << 10);
+  const Deadline deadline = Deadline::after(kOrphanSeconds);
+  for (bool is_said = false; ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0;) {
+    if (errno != EWOULDBLOCK) {
+      spdlog::warn("'{}' cannot be locked ({}): nothing keeps a second run out of this folder", path.string(),
+                   errno_text());
+      return lock;
+    }
+    const std::string holder = read_file(path, 1 << 10).value_or("");
+    if (!is_gone(holder) || deadline.passed()) {
       return fail(ErrorCode::kInvalidInput,
                   "the run in '{}' is alive: {} writes it; stop that first, or name another folder with "
                   "--run-directory",
-                  folder_.string(), holder && !holder->empty() ? *holder : "another process");
+                  folder_.string(),
+                  holder.empty()    ? "another process"
+                  : is_gone(holder) ? fmt::format("a worker that {} had started", holder)
+                                    : holder);
     }
-    spdlog::warn("'{}' cannot be locked ({}): nothing keeps a second run out of this folder", path.string(),
-                 errno_text());
-    return lock;
+    if (!std::exchange(is_said, true)) {
+      spdlog::warn("'{}': waiting up to {:.0f} s for the end of the workers that {} had started", folder_.string(),
+                   deadline.allowed(), holder);
+    }
+    SteadyClock::instance().sleep_until(monotonic_seconds() + kLockLookSeconds);
   }
-  char host[256] = {};
-  ::gethostname(host, sizeof(host) - 1);
-  // The text is for people; on a full disk the lock holds without it.
-  const std::string holder = fmt::format("process {} on {}", ::getpid(), host);
+  // The text is for people, and says whether a launcher lives; on a full disk the lock holds without it.
+  const std::string holder = fmt::format("process {} on {}", ::getpid(), own_host());
   if (::ftruncate(lock.get(), 0) == 0 && ::write(lock.get(), holder.data(), holder.size()) < 0) {
     spdlog::debug("cannot write '{}': {}", path.string(), errno_text());
   }
@@ -118,15 +157,66 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
                   "folder with --run-directory",
                   folder_.string());
     }
-    // metrics.jsonl goes first and comes back last: wherever a kill falls between, settle_replaced() sees from it that
-    // the new run has made no step.
-    MOTLEY_TRY(make_folders(replaced_folder()));
-    for (const char* name : kPlanFiles) {
-      if (fs::exists(folder_ / name)) MOTLEY_TRY(copy_text(folder_ / name, replaced_folder() / name));
-    }
-    for (const char* name : kRunFiles) MOTLEY_TRY(move_if_there(folder_ / name, replaced_folder() / name));
+    MOTLEY_TRY(set_aside(true));
   }
-  MOTLEY_TRY(make_folders(folder_ / "logs"));
+  MOTLEY_TRY(make_folders(folder_ / kLogs));
+  return held;
+}
+
+// metrics.jsonl goes first and comes back last: wherever a kill falls between, settle_replaced() sees from it that the
+// new run has made no step.
+Status RunDirectory::set_aside(bool with_logs) const {
+  MOTLEY_TRY(make_folders(replaced_folder()));
+  for (const char* name : kPlanFiles) {
+    if (fs::exists(folder_ / name)) MOTLEY_TRY(copy_text(folder_ / name, replaced_folder() / name));
+  }
+  for (const char* name : kRunFiles) {
+    if (with_logs || std::string_view(name) != kLogs) {
+      MOTLEY_TRY(move_if_there(folder_ / name, replaced_folder() / name));
+    }
+  }
+  return {};
+}
+
+// A name of its own for each start: on a disk of another host what a file of one name has held before may be seen for a
+// while.
+fs::path RunDirectory::writer_file(std::uint64_t session) const {
+  return folder_ / kLogs / fmt::format("{}{:016x}", kWriterPrefix, session);
+}
+
+Status RunDirectory::note_writer(std::uint64_t session, int rank) const {
+  MOTLEY_TRY(make_folders(folder_ / kLogs));
+  MOTLEY_TRY(write_file(writer_file(session), fmt::format("{}\n", rank)));
+  std::vector<fs::path> former;  // of other starts
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder_ / kLogs, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kWriterPrefix) && entry.path() != writer_file(session)) former.push_back(entry.path());
+  }
+  for (const fs::path& file : former) fs::remove(file, ignored);
+  return {};
+}
+
+Result<std::optional<int>> RunDirectory::find_writer(std::uint64_t session) const {
+  std::error_code unknown;
+  const bool is_there = fs::exists(writer_file(session), unknown);
+  if (unknown) return fail(ErrorCode::kIo, "cannot read '{}': {}", writer_file(session).string(), unknown.message());
+  if (!is_there) return std::optional<int>();
+  MOTLEY_ASSIGN(const std::string text, read_file(writer_file(session), 64));
+  return std::optional(std::atoi(text.c_str()));
+}
+
+Result<RunLock> RunDirectory::take_over(std::uint64_t session, int rank) const {
+  RunLock held;
+  MOTLEY_ASSIGN(const std::optional<int> before, find_writer(session));
+  const auto is_run_file = [this](const std::string_view name) { return name != kLogs && fs::exists(folder_ / name); };
+  if (!before && (fs::exists(replaced_folder()) || std::ranges::any_of(kRunFiles, is_run_file))) {
+    MOTLEY_ASSIGN(held, lock());
+    MOTLEY_TRY(settle_replaced());  // of a start that was killed
+    MOTLEY_TRY(set_aside(false));
+    spdlog::warn("'{}' held the files of another run, which this one replaces", folder_.string());
+  }
+  MOTLEY_TRY(note_writer(session, rank));
   return held;
 }
 
@@ -191,6 +281,17 @@ Result<RunDirectory::Measured> RunDirectory::last_measured() const {
     last.seconds = std::max(last.seconds, std::visit([](const auto& held) { return held.time; }, *read));
   }
   return last;
+}
+
+double RunDirectory::last_step_seconds() const {
+  std::istringstream lines(read_end(metrics_file(), kLastStepsBytes).value_or(""));
+  double seconds = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const Result<MetricsLine> read = parse_metrics_line(line);
+    const auto* step = read ? std::get_if<StepMetrics>(&*read) : nullptr;
+    if (step != nullptr) seconds = std::max(seconds, step->step_seconds);
+  }
+  return seconds;
 }
 
 std::optional<planning::Prediction> read_prediction(const RunDirectory& run, const Job& job, std::int64_t workers) {

@@ -2,6 +2,7 @@
 // rank. Only rank 0 (and the launcher) write the shared files.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -19,6 +20,9 @@ namespace motley::train {
 // Held by the one process that writes a run; the kernel lets go of it when that process ends, however it ends.
 using RunLock = Descriptor;
 
+// From now on programs that this process starts hold it, too: while one of them lives the run is alive.
+void hand_down(const RunLock& lock);
+
 class RunDirectory {
  public:
   explicit RunDirectory(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -35,13 +39,23 @@ class RunDirectory {
 
   // A new run: makes the folder; refuses one that holds a run already, unless `overwrite`, which moves a run's files
   // into the folder `replaced`, and copies of its plan, profile and cluster file beside them. Resuming: the folder must
-  // hold a run. Refuses a run that is alive: who prepares keeps the lock for as long as the run goes on, and calls
-  // settle_replaced() at its end.
+  // hold a run. Refuses a run that is alive, but waits where only processes are left that a killed launcher had
+  // started: who prepares keeps the lock for as long as the run goes on, and calls settle_replaced() at its end.
   Result<RunLock> prepare(bool resume, bool overwrite) const;
 
   // Removes the run that another replaced, where that has made a step; else puts it back, with the logs of the start
   // that failed in logs/failed-start.
   Status settle_replaced() const;
+
+  // Of a run whose files one rank may take over from another, which may have a folder of its own, on another host: the
+  // folder says which rank of this start, by the number of its session, writes here. Said first before any other rank
+  // can have to take over.
+  Status note_writer(std::uint64_t session, int rank) const;
+  // Nothing: none of this start has written here, and what is here is of another one.
+  Result<std::optional<int>> find_writer(std::uint64_t session) const;
+  // The rank writes from now on. What another start has left is moved aside first, as by prepare(); the lock is then
+  // kept for as long as the run goes on, and settle_replaced() called at its end.
+  Result<RunLock> take_over(std::uint64_t session, int rank) const;
 
   // Takes back what was written after the step of the checkpoint that a resumed run starts from: step and evaluation
   // lines of later steps, and what is no such line. Rewrites the file atomically.
@@ -52,10 +66,14 @@ class RunDirectory {
     double seconds = 0;
   };
   Result<Measured> last_measured() const;
+  // The most that one of the last steps took; 0: there is none.
+  double last_step_seconds() const;
 
  private:
   std::filesystem::path replaced_folder() const { return folder_ / "replaced"; }
+  std::filesystem::path writer_file(std::uint64_t session) const;
   Result<RunLock> lock() const;
+  Status set_aside(bool with_logs) const;
 
   std::filesystem::path folder_;
 };

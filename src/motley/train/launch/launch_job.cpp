@@ -7,13 +7,13 @@
 #include "motley/ps/protocol/server_protocol.h"
 #include "motley/train/job/job_data.h"
 #include "motley/train/job/servers.h"
+#include "motley/train/loop/training_loop.h"
 
 namespace motley::train {
 namespace {
 
 // Each worker's rack is one of the servers', and each server has a worker.
-Status check_racks(const Job& job, int workers) {
-  MOTLEY_ASSIGN(const auto servers, read_servers(job));
+Status check_racks(const Job& job, const std::vector<ps::ServerAddress>& servers, int workers) {
   std::vector<std::string> names;
   for (const auto& server : servers) names.push_back(net::to_string(server.endpoint));
   const std::vector<int> racks(job.gradient_sync.racks.begin(), job.gradient_sync.racks.end());
@@ -22,8 +22,8 @@ Status check_racks(const Job& job, int workers) {
 }
 
 // What is wrong with the servers and racks of a job with gradient_sync.method parameter-server, as far as the keys
-// tell.
-Status check_servers(const Job& job, int workers) {
+// tell. `servers`: those that it names.
+Status check_servers(const Job& job, const std::vector<ps::ServerAddress>& servers, int workers) {
   const GradientSyncSpec& sync = job.gradient_sync;
   const auto refuse = [](const std::string& text) { return fail(ErrorCode::kInvalidInput, "{}", text); };
   if (job.model.dtype == "float64") {
@@ -55,7 +55,7 @@ Status check_servers(const Job& job, int workers) {
         "gradient_sync.servers: empty; accepted with gradient_sync.racks: 'host:port' of a `motley server` in each "
         "rack");
   }
-  return check_racks(job, workers);
+  return check_racks(job, servers, workers);
 }
 
 // What the server of a job's own is started with; empty for a job that needs none.
@@ -80,14 +80,16 @@ std::vector<std::string> server_arguments(const Job& job, const RunDirectory& ru
 Status check_inputs(const ResolvedJob& resolved) {
   const auto& [job, cluster, plan] = resolved;
   const std::string& method = job.gradient_sync.method;
-  if ((method == "parameter-server" || method == "auto") && !job.gradient_sync.servers.empty()) {
-    MOTLEY_TRY(read_servers(job));
+  const bool names_servers = (method == "parameter-server" || method == "auto") && !job.gradient_sync.servers.empty();
+  std::vector<ps::ServerAddress> servers;
+  if (names_servers) {
+    MOTLEY_ASSIGN(servers, read_servers(job));
   }
   const int workers = static_cast<int>(cluster.workers.size());
   if (method == "parameter-server") {
-    MOTLEY_TRY(check_servers(job, workers));
-  } else if (method == "auto" && !job.gradient_sync.servers.empty() && !job.gradient_sync.racks.empty()) {
-    MOTLEY_TRY(check_racks(job, workers));
+    MOTLEY_TRY(check_servers(job, servers, workers));
+  } else if (names_servers && !job.gradient_sync.racks.empty()) {
+    MOTLEY_TRY(check_racks(job, servers, workers));
   }
   if (!job.model.path.empty() && !std::ifstream(job.model.path)) {
     return fail(ErrorCode::kInvalidInput, "model.path: cannot read '{}': {}", job.model.path, errno_text());
@@ -106,6 +108,10 @@ Result<Job> prepare_job(Job job) {
   return std::move(resolved.job);
 }
 
+double stop_seconds(const Job& job) {
+  return LaunchRules().stop_seconds + job.deadline.step;
+}
+
 Status launch_job(const Job& job, const RunDirectory& run, bool resume, LaunchOptions options) {
   MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
   options.program = own_program();
@@ -114,6 +120,8 @@ Status launch_job(const Job& job, const RunDirectory& run, bool resume, LaunchOp
   options.max_workers = static_cast<int>(resolved.cluster.workers.size());
   options.min_workers = job.execution.elastic_range().min;
   if (options.min_workers > 0) options.replacements = static_cast<int>(job.execution.replacements);
+  options.stop_seconds = stop_seconds(job);
+  if (job.gradient_sync.consistency != "bsp") options.steps_to_stop = static_cast<int>(kMaxStepsApart);
   options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
   if (resume) options.worker_arguments.push_back("--resume");
   options.server_arguments = server_arguments(job, run);

@@ -25,7 +25,9 @@ struct LaunchRules {
   int max_workers = 0;       // that it may be given while it runs; 0: no more than it begins with
   int replacements = 0;      // of those, in all, that take killed workers' places
   double grace_seconds = 3;  // how long the others may take to end after the first failure
-  double stop_seconds = 60;  // and all of them after a stop, with a checkpoint written
+  // And all of them after a stop, with a checkpoint written, beside so many steps, in which they hear of the stop.
+  double stop_seconds = 60;
+  int steps_to_stop = 1;
 };
 
 // Carries out what is decided. Workers are numbered in the order of their starts, from 0.
@@ -59,8 +61,8 @@ class LaunchState {
   // all that are there have done a step together.
   bool takes_request() const { return is_settled(); }
   void follow_request(const std::string& text);
-  // The first stop leaves workers the time to write a checkpoint, another one none.
-  void stop(double now);
+  // The first stop leaves workers the time to write a checkpoint, another one none. `step_seconds`: that a step takes.
+  void stop(double now, double step_seconds = 0);
   void stop_at_once(double now);
   // Workers that still run then are killed.
   void end_by(double time);

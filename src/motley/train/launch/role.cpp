@@ -17,6 +17,8 @@ namespace {
 
 using net::Secret;
 
+constexpr std::size_t kRendezvousBytes = 4096;  // that rendezvous.json has at most
+
 std::optional<std::string> environment(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr && *value != '\0' ? std::optional<std::string>(value) : std::nullopt;
@@ -75,7 +77,7 @@ Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::
     if (role.is_newcomer && !std::filesystem::exists(file)) {
       return fail(ErrorCode::kUnavailable, "the run in '{}' is over", folder.string());
     }
-    if (const Result<std::string> text = read_file(file, 4096)) {
+    if (const Result<std::string> text = read_file(file, kRendezvousBytes)) {
       const auto point = parse_rendezvous(*text);
       if (point && point->job == role.job_id) {
         options.rendezvous = {point->host, point->port};
@@ -210,6 +212,13 @@ Status write_rendezvous(const std::filesystem::path& file, const RendezvousPoint
   Status written = write_file(file, write_json_line(point));
   ::umask(before);
   return written;
+}
+
+void remove_rendezvous(const std::filesystem::path& file, const std::string& job) {
+  const Result<std::string> text = read_file(file, kRendezvousBytes);
+  const auto point = text ? parse_rendezvous(*text) : fail(text.error());
+  std::error_code ignored;
+  if (point && point->job == job) std::filesystem::remove(file, ignored);
 }
 
 int available_cores() {

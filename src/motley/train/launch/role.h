@@ -60,6 +60,8 @@ void fields(Archive& archive, RendezvousPoint& point) {
 Result<RendezvousPoint> parse_rendezvous(std::string_view text);
 // For this user alone.
 Status write_rendezvous(const std::filesystem::path& file, const RendezvousPoint& point);
+// Unless it is another start's.
+void remove_rendezvous(const std::filesystem::path& file, const std::string& job);
 
 int available_cores();
 // Binds this process to the cores that the cluster file gives the worker; to none where it gives none.

@@ -27,8 +27,6 @@
 
 namespace motley::train {
 
-static constexpr std::size_t kMaxStepsApart = 20;  // after so many all ranks meet
-
 TrainingLoop::TrainingLoop(LoopOptions options, const RankContext& context, const LoopParts& parts,
                            RunProgress& progress)
     : options_(std::move(options)), context_(context), parts_(parts), progress_(progress) {
@@ -199,6 +197,7 @@ Status TrainingLoop::commit(AllReports reports) {
   if (regrouping_) MOTLEY_TRY(record_samples(reports.back()));
   const double gathered = monotonic_seconds();
   MOTLEY_TRY(parts_.sync->update(step));
+  context_.set_phase(step.number, "recording");  // on a disk that may stall
   const double ended = monotonic_seconds();
   record_times(step, reports.back(), gathered, ended);
   MOTLEY_TRY(learn_from(reports, ended));
@@ -230,6 +229,7 @@ Status TrainingLoop::commit(AllReports reports) {
   state_.stops = any(&Report::stop) || std::ranges::none_of(context_.present, stays);
   if (any(&Report::checkpoint)) state_.duties |= kSave;
   if (any(&Report::moves) && !state_.stops && step.number < options_.steps) state_.duties |= kMove;
+  context_.set_phase(step.number, "between steps");
   return {};
 }
 

@@ -1,6 +1,7 @@
 // The training loop of a rank: step after step until the job is done, the same on every rank.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -18,6 +19,9 @@
 #include "motley/train/loop/samples.h"
 
 namespace motley::train {
+
+// Where ranks may be at different steps, all meet after so many.
+inline constexpr std::size_t kMaxStepsApart = 20;
 
 struct LoopOptions {
   std::int64_t steps = 0;

@@ -235,6 +235,7 @@ class JobProfiler {
     }
     MOTLEY_ASSIGN(profile_.graph, nn::step_graph(*network_));
     MOTLEY_TRY(count_repeats(*data, spec, job_.training.global_batch_size, profile_.graph));
+    profile_.state_arrays = count_state_arrays(job_);
     machine_ = cluster::detect_machine();
     say("measuring the loopback link");
     MOTLEY_ASSIGN(link_, net::measure_loopback());
@@ -448,6 +449,10 @@ Result<model::Graph> load_graph(const Job& job) {
   MOTLEY_ASSIGN(model::Graph graph, nn::model_graph(*network));
   MOTLEY_TRY(count_repeats(*data, spec, job.training.global_batch_size, graph));
   return graph;
+}
+
+double count_state_arrays(const Job& job) {
+  return nn::count_state_arrays(make_optimizer_spec(job));
 }
 
 Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& options) {

@@ -37,4 +37,7 @@ Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& opti
 // a synthetic network.
 Result<model::Graph> load_graph(const Job& job);
 
+// Of the job's optimizer (model::Profile::state_arrays).
+double count_state_arrays(const Job& job);
+
 }  // namespace motley::train

@@ -15,8 +15,13 @@ Status ElasticWorker::invite() const {
 }
 
 void ElasticWorker::close() const {
-  std::error_code ignored;
-  std::filesystem::remove(rendezvous_file(), ignored);
+  remove_rendezvous(rendezvous_file(), role_.job_id);
+}
+
+Status ElasticWorker::claim_files() {
+  MOTLEY_ASSIGN(RunLock lock, run_.take_over(session_.membership().session, role_.rank));
+  if (lock.valid()) lock_ = std::move(lock);
+  return {};
 }
 
 Result<std::vector<std::vector<int>>> ElasticWorker::regroup() {
@@ -24,7 +29,7 @@ Result<std::vector<std::vector<int>>> ElasticWorker::regroup() {
 }
 
 Status ElasticWorker::synchronise() {
-  return servers_.synchronise(*parts_.context, epochs_, *parts_.sync, folder_ / "checkpoint", job_.deadline.join);
+  return servers_.synchronise(*parts_.context, epochs_, *parts_.sync, run_.folder() / "checkpoint", job_.deadline.join);
 }
 
 Status ElasticWorker::take_over(std::int64_t step) {

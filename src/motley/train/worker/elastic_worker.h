@@ -10,6 +10,7 @@
 #include "motley/collective/present_group.h"
 #include "motley/net/session.h"
 #include "motley/train/job/job.h"
+#include "motley/train/job/run_directory.h"
 #include "motley/train/launch/role.h"
 #include "motley/train/loop/elastic_session.h"
 #include "motley/train/loop/parts.h"
@@ -26,15 +27,10 @@ class ElasticWorker final : public ElasticRanks {
     BucketedGradientSync* sync = nullptr;
     std::function<Status(std::int64_t step)> take_over;  // the run's files
   };
-  // All that is referred to must outlive this object; `folder`: of the run.
-  ElasticWorker(const Job& job, const Role& role, std::filesystem::path folder, net::Session& session,
+  // All that is referred to must outlive this object.
+  ElasticWorker(const Job& job, const Role& role, const RunDirectory& run, net::Session& session,
                 const net::Secret& secret)
-      : job_(job),
-        role_(role),
-        folder_(std::move(folder)),
-        session_(session),
-        secret_(secret),
-        epochs_(session, role.is_newcomer) {}
+      : job_(job), role_(role), run_(run), session_(session), secret_(secret), epochs_(session, role.is_newcomer) {}
 
   // As ElasticSession's functions of these names.
   Result<std::unique_ptr<collective::PresentGroup>> make_first_group() { return epochs_.make_first_group(); }
@@ -49,6 +45,8 @@ class ElasticWorker final : public ElasticRanks {
   // The rank that writes the run's files says where newcomers join, and at the end that none can any more.
   Status invite() const;
   void close() const;
+  // Who begins to write them sets aside what another run has left where the folder is this rank's alone.
+  Status claim_files();
 
   Result<std::vector<std::vector<int>>> regroup() override;
   void renew() override { session_.renew(); }
@@ -66,17 +64,18 @@ class ElasticWorker final : public ElasticRanks {
   void follow_writer(int rank) override { parts_.context->writer = rank; }
 
  private:
-  std::filesystem::path rendezvous_file() const { return folder_ / "rendezvous.json"; }
+  std::filesystem::path rendezvous_file() const { return run_.folder() / "rendezvous.json"; }
 
   const Job& job_;
   const Role& role_;
-  const std::filesystem::path folder_;
+  const RunDirectory& run_;
   net::Session& session_;
   const net::Secret& secret_;
   ElasticSession epochs_;
   ElasticServers servers_;
   Parts parts_;
   bool has_state_ = !role_.is_newcomer;
+  RunLock lock_;  // of a folder that this rank has taken over from another run
 };
 
 }  // namespace motley::train

@@ -4,16 +4,19 @@
 #include <array>
 #include <filesystem>
 #include <limits>
+#include <string_view>
 
 #include "motley/base/os/file.h"
+#include "motley/base/units.h"
 #include "motley/train/loop/timeline.h"
 
 namespace motley::train {
 namespace {
 
-constexpr std::uint32_t kFilesPurpose = 0x1008;   // of connections: see collective::StageChannels for more
-constexpr int kClockLooks = 9;                    // of which the quickest counts
-constexpr std::uint64_t kMaxFileBytes = 1 << 28;  // of a log or a part of a timeline; what is longer is cut off
+constexpr std::uint32_t kFilesPurpose = 0x1008;  // of connections: see collective::StageChannels for more
+constexpr int kClockLooks = 9;                   // of which the quickest counts
+constexpr char kLeftOut[] = "[left out: ";       // begins the first line of a log of which this is the end
+constexpr std::size_t kLeftOutBytes = 200;       // that this line has at most
 
 enum FrameType : std::uint16_t { kClock = 1, kLog, kTimeline };
 
@@ -25,16 +28,29 @@ std::array<NamedFile, 2> list_files(const RunDirectory& run, int rank) {
   return {{{kLog, run.log_file(rank)}, {kTimeline, timeline_part(run.folder() / "logs", rank)}}};
 }
 
+// What the writer gets of a file, which may not be there.
+std::string read_to_gather(const NamedFile& file, std::size_t most_bytes) {
+  if (file.type != kLog) return read_file(file.path, most_bytes).value_or("");
+  std::error_code unknown;
+  const std::uintmax_t bytes = std::filesystem::file_size(file.path, unknown);
+  if (unknown || bytes <= most_bytes) return read_end(file.path, most_bytes).value_or("");
+  std::string end = read_end(file.path, most_bytes - kLeftOutBytes).value_or("");
+  end.erase(0, end.find('\n') + 1);  // whole lines
+  return fmt::format("{}the first {} of this log, which is whole on the rank's own host]\n{}", kLeftOut,
+                     format_bytes(static_cast<double>(bytes - end.size())), end);
+}
+
 // A rank's side: answers with its clock as often as it is asked, then sends its files in pieces, each until an empty
 // one.
-Status send_files(net::Connection& writer, const RunDirectory& run, int rank, const Deadline& deadline) {
+Status send_files(net::Connection& writer, const RunDirectory& run, int rank, const Deadline& deadline,
+                  std::size_t most_bytes) {
   for (int look = 0; look < kClockLooks; ++look) {
     MOTLEY_TRY(writer.receive(deadline, "the request for this rank's files"));
     const double now = monotonic_seconds();
     MOTLEY_TRY(writer.send(kClock, 0, std::as_bytes(std::span(&now, 1)), deadline, "this rank's clock"));
   }
   for (const NamedFile& file : list_files(run, rank)) {
-    const std::string text = read_file(file.path, kMaxFileBytes).value_or("");  // there may be none
+    const std::string text = read_to_gather(file, most_bytes);
     for (std::size_t begin = 0; begin < text.size(); begin += net::kMaxReceiveBytes) {
       const auto piece =
           std::span(text).subspan(begin, std::min<std::size_t>(net::kMaxReceiveBytes, text.size() - begin));
@@ -65,36 +81,42 @@ Result<double> look_at_clock(net::Connection& peer, const Deadline& deadline) {
   return ahead;
 }
 
-Status receive_file(net::Connection& peer, const NamedFile& file, const Deadline& deadline) {
+Status receive_file(net::Connection& peer, const NamedFile& file, const Deadline& deadline, std::size_t most_bytes) {
   std::string text;
   for (;;) {
     MOTLEY_ASSIGN(const net::Message message, peer.receive(deadline, "its files"));
-    if (message.header.type != file.type || text.size() + message.payload.size() > kMaxFileBytes) {
+    if (message.header.type != file.type || text.size() + message.payload.size() > most_bytes) {
       return fail(ErrorCode::kCorrupt, "{} sent a message of type {} and {} bytes for its files", peer.peer_name(),
                   message.header.type, message.payload.size());
     }
     if (message.payload.empty()) break;
     text.append(reinterpret_cast<const char*>(message.payload.data()), message.payload.size());
   }
-  return text.empty() ? Status() : write_file(file.path, text);
+  // The folder may be the rank's own, too, with the whole log.
+  const std::string_view all = text;
+  const std::string_view lines = all.starts_with(kLeftOut) ? all.substr(all.find('\n') + 1) : all;
+  if (lines.empty() || read_end(file.path, lines.size()).value_or("") == lines) return {};
+  return write_file(file.path, text);
 }
 
 }  // namespace
 
 Result<ClockOffsets> gather_files(net::Session& session, const RunDirectory& run, std::span<const int> present,
-                                  int writer, const Deadline& deadline) {
+                                  int writer, const Deadline& deadline, std::size_t most_bytes) {
   ClockOffsets offsets;
   const int own = session.membership().rank;
   if (own != writer) {
     MOTLEY_ASSIGN(const auto connection, session.connect(writer, kFilesPurpose, deadline));
-    MOTLEY_TRY(send_files(*connection, run, own, deadline));
+    MOTLEY_TRY(send_files(*connection, run, own, deadline, most_bytes));
     return offsets;
   }
   for (const int rank : present) {
     if (rank == own) continue;
     MOTLEY_ASSIGN(const auto connection, session.connect(rank, kFilesPurpose, deadline));
     MOTLEY_ASSIGN(offsets[rank], look_at_clock(*connection, deadline));
-    for (const NamedFile& file : list_files(run, rank)) MOTLEY_TRY(receive_file(*connection, file, deadline));
+    for (const NamedFile& file : list_files(run, rank)) {
+      MOTLEY_TRY(receive_file(*connection, file, deadline, most_bytes));
+    }
   }
   return offsets;
 }

@@ -33,6 +33,7 @@ Result<std::unique_ptr<data::Dataset>> open_at_server(const Job& job, data::Set 
     MOTLEY_ASSIGN(data::Description description, data::decode_description(std::as_bytes(std::span(text))));
     dataset = std::make_unique<data::RemoteDataset>(std::move(access), std::move(description));
   }
+  MOTLEY_TRY(check_served_targets(job, set, dataset->description()));
   return dataset;
 }
 

@@ -1,6 +1,7 @@
 #include "motley/train/worker/rank_worker.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include "motley/nn/runtime.h"
 #include "motley/train/job/resolved_job.h"
 #include "motley/train/job/servers.h"
+#include "motley/train/launch/launch_job.h"
 #include "motley/train/launch/launcher.h"
 #include "motley/train/records/run_file.h"
 #include "motley/train/worker/gathered_files.h"
@@ -35,18 +37,20 @@ std::vector<std::string> list_names(const cluster::Cluster& cluster) {
 constexpr double kSilenceSeconds = 10;
 constexpr double kElasticSilenceSeconds = 1;
 constexpr double kPatienceAtEnd = 5;  // seconds, with others of an elastic run that is over
+// Of deadline.step, that a rank may take to record a step: it is put out before the others' waits for it end.
+constexpr double kRecordingShare = 0.8;
 
-// After the launcher's end nobody else ends a worker that hangs: seconds for the step under way and a checkpoint.
-constexpr unsigned kOrphanedSeconds = 60;
 constexpr int kLauncherHasEnded = SIGUSR1;
 
 constexpr int kLeftExitCode = 128 + SIGTERM;
 
 // By SIGTERM a machine says that it is taken away.
 volatile std::sig_atomic_t stop_requested = 0, leave_requested = 0;
+// After the launcher's end nobody else ends a worker that hangs.
+volatile std::sig_atomic_t orphaned_seconds = 60;
 void take_request(int signal) {
   (signal == SIGTERM ? leave_requested : stop_requested) = 1;
-  if (signal == kLauncherHasEnded) ::alarm(kOrphanedSeconds);
+  if (signal == kLauncherHasEnded) ::alarm(static_cast<unsigned>(orphaned_seconds));
 }
 
 }  // namespace
@@ -86,7 +90,7 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
     if (writes()) MOTLEY_TRY(reporter_->flush());
     return done;
   }
-  if (elastic_ && writes()) elastic_->close();
+  if (elastic_ && keeps_files()) elastic_->close();
   if (done || done.error().code == ErrorCode::kInterrupted) {
     session_->leave();
     return done;
@@ -99,6 +103,13 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
   }
   session_->abort(error);
   return fail(std::move(error));
+}
+
+// Where others go on without this rank, the files may be theirs.
+bool RankWorker::keeps_files() const {
+  if (!writes() || !elastic_) return writes();
+  const auto writer = run_.find_writer(session_->membership().session);
+  return writer && writer->value_or(role_.rank) == role_.rank;
 }
 
 Status RankWorker::prepare(bool resume) {
@@ -116,6 +127,7 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   options.join_seconds = job_.deadline.join;
   const double silence = is_elastic() ? kElasticSilenceSeconds : kSilenceSeconds;
   options.progress_seconds = job_.deadline.progress;
+  options.recording_seconds = kRecordingShare * job_.deadline.step;
   options.silence_seconds = job_.deadline.silence > 0 ? job_.deadline.silence : silence;
   options.is_elastic = is_elastic();
   if (is_elastic() && role_.launcher == "motley") options.starting = static_cast<int>(job_.execution.workers);
@@ -130,14 +142,13 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
     session_ = net::emulate_links(std::move(session_), std::move(rates));
   }
   if (writes() && !is_elastic()) {  // all have read where to meet; the file holds a secret
-    std::error_code ignored;
-    std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);
+    remove_rendezvous(run_.folder() / "rendezvous.json", role_.job_id);
   }
   if (!is_elastic()) {
     MOTLEY_ASSIGN(group_, collective::make_group(*session_));
     return {};
   }
-  elastic_.emplace(job_, role_, run_.folder(), *session_, *secret_);
+  elastic_.emplace(job_, role_, run_, *session_, *secret_);
   MOTLEY_ASSIGN(group_, elastic_->make_first_group());
   return writes() ? elastic_->invite() : Status();
 }
@@ -162,16 +173,20 @@ Status RankWorker::join_session(const std::filesystem::path& hosts, net::Session
 // The rank that wrote them may have been lost between a step and its line. Of a rank that goes on with nobody (-1):
 // what it needs to write a checkpoint.
 Status RankWorker::take_over_files(std::int64_t step) {
-  std::error_code ignored;  // opening says what is wrong
-  std::filesystem::create_directories(run_.folder(), ignored);
-  // Between hosts the folder may be this one's alone; and of a run that goes on it may tell of the attempt before.
+  MOTLEY_ASSIGN(const std::optional<int> writer, run_.find_writer(session_->membership().session));
+  if (step < 0 && writer) {
+    if (*writer != role_.rank) reporter_->close();  // others go on with them
+    return {};
+  }
+  if (step < 0) step = progress_.step;
+  MOTLEY_TRY(elastic_->claim_files());
+  // Of a run that goes on it may tell of the attempt before.
   const auto told = read_run_file(run_.run_file());
   const bool is_of_before = !told || (!told->attempts.empty() && told->attempts.back().exit);
-  if (!std::filesystem::exists(run_.job_file()) || (step >= 0 && is_of_before)) {
+  if (!std::filesystem::exists(run_.job_file()) || is_of_before) {
     MOTLEY_ASSIGN(const RunDirectory::Measured before, run_.last_measured());
     MOTLEY_TRY(write_facts(before));
   }
-  if (step < 0) return {};
   MOTLEY_TRY(run_.roll_back_metrics(step));
   MOTLEY_ASSIGN(const RunDirectory::Measured measured, run_.last_measured());
   reporter_->set_now(std::max(reporter_->now(), measured.seconds));
@@ -248,6 +263,7 @@ Status RankWorker::start(bool resume) {
                        Checkpoints::Options{job_.checkpoint.every_steps, job_.checkpoint.every,
                                             is_synthetic(job_) ? 0 : static_cast<int>(job_.checkpoint.keep)});
   if (role_.is_newcomer) return {};  // the others tell it, once it has entered
+  if (writes() && elastic_) MOTLEY_TRY(run_.note_writer(session_->membership().session, role_.rank));
   Checkpoint start;
   if (writes() && resume) {
     MOTLEY_ASSIGN(start, read_newest_checkpoint(run_.checkpoint_folder()));
@@ -513,6 +529,7 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
   if (role.launcher == "motley") {
     MOTLEY_TRY(follow_launcher(kLauncherHasEnded));
   }
+  orphaned_seconds = static_cast<std::sig_atomic_t>(std::ceil(stop_seconds(job)));
   std::signal(SIGTERM, take_request);
   std::signal(kLauncherHasEnded, take_request);
   std::signal(SIGPIPE, SIG_IGN);  // of the log that the launcher reads
@@ -526,7 +543,7 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
   RankWorker worker(job, run, role, cluster, plan, cores);
   const Status done = worker.run(hosts, resume);
   if (!done && done.error().code == ErrorCode::kLeft) leave(done.error(), role);
-  writes = worker.writes();
+  writes = worker.keeps_files();
   return done;
 }
 

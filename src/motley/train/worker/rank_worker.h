@@ -51,6 +51,7 @@ class RankWorker final : public PlanFollower, public ElasticStages {
 
   Status run(const std::filesystem::path& hosts, bool resume);  // once
   bool writes() const { return context_ ? context_->writes() : role_.rank == 0 && !role_.is_newcomer; }
+  bool keeps_files() const;  // in the end
 
   bool may_follow(const Replanner::Move& move) const override;
   Result<const StageLayout*> follow(planning::Plan plan, std::vector<int> ranks) override;

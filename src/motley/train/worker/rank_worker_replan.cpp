@@ -136,6 +136,7 @@ Status RankWorker::take_state(Replica* before, bool goes_back) {
   Checkpoint start;
   if (goes_back) {
     // Between machines the last one may be in the folder of a rank that was lost, where --resume goes on from it.
+    if (writes()) MOTLEY_TRY(elastic_->claim_files());
     if (writes() && (saved_step > 0 || holds_checkpoint(run_.checkpoint_folder()))) {
       auto last = read_newest_checkpoint(run_.checkpoint_folder());
       if (!last) return fail(ErrorCode::kUnavailable, "a stage has lost all of its ranks; {}", last.error().message);
