@@ -330,18 +330,18 @@ class Solver {
     double rate = 0;
     int job = 0;
     Placement where;
-    bool operator<(const Gain& other) const { return std::pair(rate, -job) < std::pair(other.rate, -other.job); }
   };
   Gain best_gain(int number) { return best_gain(number, job(number).first_type(), job(number).end_of_types()); }
   // On devices of these types, or where it runs.
   Gain best_gain(int number, int first_type, int end_of_types) {
     const SlotJob& one = job(number);
-    const Placement before = placement(number);
+    const Placement& before = placement(number);
     const int had = count_workers(before);
     const double cost_before = cost(number, before);
     const double utility_before = utility(number, before);
     free_.release(before, one.demand());
-    const Capacity::MostFree most_free = free_.find_most_free();
+    const bool is_full = free_.devices().free() == had;  // but for it: there is nowhere else to go, and no room to grow
+    const Capacity::MostFree most_free = is_full ? Capacity::MostFree() : free_.find_most_free();
     const double least_cost = weights_[index(number)];
     Gain best{0, number, {}};
     const auto consider = [&](Placement where) {
@@ -351,7 +351,7 @@ class Solver {
       if (rate > best.rate * (1 + kSame)) best = {rate, number, std::move(where)};
     };
     if (!one.now.empty() && free_.fits(one.now, one.demand())) consider(one.now);
-    for (int type = first_type; type < end_of_types; ++type) {
+    for (int type = first_type; type < end_of_types && !is_full; ++type) {
       // On other devices than before it may do as well with fewer; fewer than it can run with do nothing.
       const int least = is_of_type(problem_.topology, before, type) ? std::max(one.min_workers, had) : one.min_workers;
       for (int workers = least; workers <= one.max_workers(); ++workers) {
@@ -370,23 +370,23 @@ class Solver {
 
   // Gives what is free to those who make most of it.
   void grow(const std::vector<int>& jobs) {
-    std::priority_queue<Gain> gains;
-    const auto offer = [&](int number) {
-      Gain gain = best_gain(number);
-      if (gain.rate > 0) gains.push(std::move(gain));
+    using Rate = std::pair<double, int>;  // and the job, the first one last
+    std::priority_queue<Rate> rates;
+    const auto offer = [&](const Gain& gain) {
+      if (gain.rate > 0) rates.emplace(gain.rate, -gain.job);
     };
-    for (const int number : jobs) offer(number);
-    while (!gains.empty()) {
-      const Gain old = gains.top();
-      gains.pop();
-      Gain now = best_gain(old.job);  // others may have taken what it would have had
-      if (now.rate <= 0) continue;
-      if (!gains.empty() && now < gains.top()) {
-        gains.push(std::move(now));
+    for (const int number : jobs) offer(best_gain(number));
+    while (!rates.empty()) {
+      const int number = -rates.top().second;
+      rates.pop();
+      Gain now = best_gain(number);  // others may have taken what it would have had
+      if (!rates.empty() && Rate(now.rate, -number) < rates.top()) {
+        offer(now);
         continue;
       }
-      put(now.job, std::move(now.where));
-      offer(old.job);
+      if (now.rate <= 0) continue;
+      put(number, std::move(now.where));
+      offer(best_gain(number));
     }
   }
 
