@@ -507,8 +507,8 @@ TEST(ElasticSession, OneThatRecordsAStepMayTakeLongerThanOneThatComputes) {
 TEST(ElasticSession, OneThatRecordsAStepForTooLongIsLost) {
   auto sessions = join_with_patience(1000, 0.1);
   for (const auto& session : sessions) ASSERT_TRUE(session) << session.error().message;
-  (*sessions[2])->set_phase(5, "recording");
   (*sessions[0])->set_phase(5, "backward");  // it waits for nobody
+  (*sessions[2])->set_phase(5, "recording");
   (*sessions[1])->set_phase(5, "gradient synchronisation");
   const Error lost = await_failure_of_session(**sessions[1]);
   EXPECT_EQ(lost.rank, 2) << lost.message;

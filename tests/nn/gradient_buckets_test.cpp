@@ -192,6 +192,28 @@ TEST_F(GradientBucketsTest, OwnGradientsOutliveTheReducedOnes) {
   }
 }
 
+// Where two parameters' gradients are one tensor to autograd, what is added to one, or scaled, is not the other's.
+TEST(GradientBuckets, GradientsThatAreTheSameTensorAreKeptApart) {
+  const auto parameter = [](const char* name) {
+    return NamedTensor{name, torch::zeros({3}, torch::dtype(torch::kFloat64).requires_grad(true))};
+  };
+  const NamedTensors parameters = {parameter("a"), parameter("b")};
+  const auto buckets = *GradientBuckets::create(parameters, 1 << 20, {.keeps_own = true});
+  std::vector<double> memory(6);
+  ASSERT_TRUE(buckets->bind({std::as_writable_bytes(std::span(memory))}));
+  const auto backward = [&](double factor) {
+    (factor * (parameters[0].tensor.unsqueeze(0) + parameters[1].tensor.unsqueeze(0))).sum().backward();
+  };
+  buckets->zero();
+  backward(1);
+  backward(10);
+  buckets->scale(0.5);
+  buckets->arm([](int) { return Status(); });
+  backward(100);
+  ASSERT_TRUE(buckets->flush());
+  EXPECT_THAT(memory, ::testing::Each(105.5));
+}
+
 // A step that goes on in other buckets, where some samples' gradients were of another mean.
 TEST_F(GradientBucketsTest, OwnGradientsGoOnElsewhere) {
   make("float64", 20000, torch::kCPU, true);

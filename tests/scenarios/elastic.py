@@ -261,7 +261,7 @@ class Elastic(ElasticRun):
         self.assertEqual(sorted(after), list(range(min(after), 21)))
         told = json.loads((self.folder / "own-1/run.json").read_text())
         self.assertEqual((told["exit"], len(told["attempts"])), ("done", 1))
-        self.assertFalse((self.folder / "own-1/replaced").exists())
+        self.assertEqual(len(list((self.folder / "own-1").glob("earlier-*/checkpoint"))), 1)
 
     def test_a_rank_that_is_put_out_leaves_a_common_folder_to_the_others(self):
         # To the others it is on another machine, where they cannot kill it.

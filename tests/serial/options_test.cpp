@@ -88,8 +88,9 @@ TEST(Options, RefusalsNameKeyValueAndWhatIsAccepted) {
 TEST(Options, NamesMayStandInBrackets) {
   const OptionText option{"columns", OptionKind::kNames, "columns"};
   EXPECT_EQ(option.accepted(), "a list of names, such as [one, two] or one,two");
-  const std::pair<const char*, const char*> cases[] = {{"a, b", "a, b"}, {" [a, b] ", "a, b"}, {"[ ]", ""},
-                                                       {"", ""},         {"a[0]", "a[0]"},     {"[[a]]", "[a]"}};
+  const std::pair<const char*, const char*> cases[] = {
+      {"a, b", "a, b"}, {" [a, b] ", "a, b"},    {"[ ]", ""}, {"", ""}, {"a[0]", "a[0]"},
+      {"[[a]]", "[a]"}, {"[a], [b]", "[a], [b]"}};
   for (const auto& [text, names] : cases) {
     const auto value = parse_option(option, text);
     ASSERT_TRUE(value) << value.error().message;

@@ -64,8 +64,14 @@ std::optional<Number> parse_within(const OptionText& option, std::string_view te
   return holds ? number : std::nullopt;
 }
 
+// As a whole: in "[one], [two]" each is.
 bool is_in_brackets(std::string_view text) {
-  return text.starts_with('[') && text.ends_with(']');
+  int depth = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    depth += text[i] == '[' ? 1 : text[i] == ']' ? -1 : 0;
+    if (depth <= 0) return i > 0 && depth == 0 && i + 1 == text.size();
+  }
+  return false;
 }
 
 // Of "[1, 2, 3]" what is in the brackets.

@@ -130,7 +130,7 @@ std::string make_step(std::int64_t step) {
 }
 
 // A rank on a host of its own that goes on with the files where the one that wrote them, on another host, was lost.
-TEST(RunDirectory, WhoTakesOverReplacesWhatAnotherStartHasLeft) {
+TEST(RunDirectory, WhoTakesOverSetsAsideWhatAnotherStartHasLeft) {
   const TemporaryFolder folder;
   const RunDirectory run(folder.path);
   write(folder.path, kOld);
@@ -154,18 +154,9 @@ TEST(RunDirectory, WhoTakesOverReplacesWhatAnotherStartHasLeft) {
     ASSERT_TRUE(run.settle_replaced());
   }
   EXPECT_EQ(*read_file(run.job_file()), "new");
-  EXPECT_FALSE(std::filesystem::exists(folder.path / "replaced"));
-}
-
-TEST(RunDirectory, WhoTakesOverWithoutAStepPutsBackWhatWasThere) {
-  const TemporaryFolder folder;
-  const RunDirectory run(folder.path);
-  write(folder.path, kOld);
-  {
-    ASSERT_TRUE(run.take_over(kStart, 1));
-    ASSERT_TRUE(run.settle_replaced());
-  }
-  EXPECT_EQ(read(folder.path, kOld), kOld);
+  const std::filesystem::path earlier = folder.path / "earlier-fedcba9876543210";
+  EXPECT_EQ(*read_file(earlier / "job.yaml"), kOld.at("job.yaml"));
+  EXPECT_TRUE(std::filesystem::exists(earlier / "checkpoint/step-00000009"));
 }
 
 // Where all ranks have one folder, one that is put out sees that another one goes on with the files.
@@ -187,7 +178,7 @@ TEST(RunDirectory, KnowsHowLongTheLastStepsTook) {
   const RunDirectory run(folder.path);
   EXPECT_EQ(run.last_step_seconds(), 0);
   write(folder.path, {{"metrics.jsonl", make_step(2) + make_step(30) + make_step(4) + "{\"step\":"}});
-  EXPECT_EQ(run.last_step_seconds(), 30);
+  EXPECT_EQ(run.last_step_seconds(), 4);
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ TEST_F(LaunchStateTest, AStopLeavesTimeForTheStepsUntilAllStop) {
   for (const int steps : {1, 20}) {
     LaunchState& state = launch({.workers = 1, .stop_seconds = 60, .steps_to_stop = steps});
     processes_.signals.clear();
-    state.stop(5, 100);
+    state.stop(5, [] { return 100.0; });
     state.advance(5 + 60 + 100 * steps - 0.1, 0);
     EXPECT_THAT(processes_.signals, ElementsAre(Pair(0, SIGINT)));
     state.advance(5 + 60 + 100 * steps, 0);

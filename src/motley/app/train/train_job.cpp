@@ -271,10 +271,11 @@ Status conclude(const train::RunDirectory& run, bool prints_rows, Status status,
 }
 
 // Where nothing has been trained, as the job was refused or stopped before, a folder that was made for it is of no use.
-bool remove_untrained(const train::RunDirectory& run, bool is_new, const Status& status) {
+// What workers have said stays: it may tell why they were stopped.
+bool remove_untrained(const train::RunDirectory& run, bool is_new, bool had_workers, const Status& status) {
   if (!is_new || status || fs::exists(run.run_file())) return false;
   const ErrorCode code = status.error().code;
-  if (code != ErrorCode::kInvalidInput && code != ErrorCode::kInterrupted) return false;
+  if (code != ErrorCode::kInvalidInput && (code != ErrorCode::kInterrupted || had_workers)) return false;
   std::error_code ignored;
   fs::remove_all(run.folder(), ignored);
   return true;
@@ -307,7 +308,7 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
   if (!status && status.error().code != ErrorCode::kInterrupted) {
     status = fail(status.error().within(fmt::format("rank {}", role.rank)));
   }
-  if (role.rank == 0 && remove_untrained(run, is_new, status)) return status;
+  if (role.rank == 0 && !role.is_newcomer && remove_untrained(run, is_new, true, status)) return status;
   return writes ? conclude(run, request.rows, std::move(status), view) : status;
 }
 
@@ -349,6 +350,10 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
   if (request.resume != "false" && request.run_directory.empty()) {
     return fail(ErrorCode::kInvalidInput, "--resume: name the run's folder with --run-directory");
   }
+  // Workers whose launcher was killed may still write what is to be gone on from.
+  if (request.resume == "auto" && role.launcher == "none" && fs::exists(request.run_directory)) {
+    MOTLEY_TRY(train::RunDirectory(request.run_directory).lock());
+  }
   const bool resume = resumes(request);
   MOTLEY_ASSIGN(train::Job job, effective_job(request, resume));
   const bool plans = job.execution.plan == train::kAutoPlan;
@@ -372,6 +377,7 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
   const bool is_new = !fs::exists(run.folder());
   MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(resume, request.overwrite));
   train::hand_down(lock);  // to the workers, which outlive a launcher that is killed, for their last step
+  bool had_workers = false;
   const auto launch = [&]() -> Status {
     if (plans || open) {
       MOTLEY_ASSIGN(job, plans ? plan_first(std::move(job), run, resume, view)
@@ -383,6 +389,7 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
     // Where the scheduler that runs this asks for another number of workers, or else whoever has the run's folder.
     const char* attempt = std::getenv("MOTLEY_ATTEMPT_FOLDER");
     const bool has_measured = plans || open;  // with autograd, in this process
+    had_workers = true;
     MOTLEY_TRY(train::launch_job(job, run, resume,
                                  {.may_fork = !has_measured && job.execution.device == "cpu",
                                   .count_folder = attempt != nullptr ? fs::path(attempt) : run.folder(),
@@ -394,7 +401,7 @@ Status train_job(const TrainRequest& request, const TrainView& view) {
     return {};
   };
   Status status = launch();
-  if (remove_untrained(run, is_new, status)) return status;
+  if (remove_untrained(run, is_new, had_workers, status)) return status;
   return conclude(run, request.rows, std::move(status), view);
 }
 

@@ -105,6 +105,9 @@ struct GradientBuckets::State {
     at::Tensor& gradient = bucket.parameters[at].mutable_grad();
     const at::Tensor& view = bucket.views[at];
     if (options.keeps_own) {
+      // Where the gradients of several parameters, or inputs, are the same, autograd gives them views of one tensor,
+      // and adds to each in place: nobody but .grad may have this one's memory.
+      if (gradient.has_storage() && gradient.storage().use_count() > 1) gradient = gradient.clone();
       bucket.is_in_memory[at] = false;
       if (on_ready) bucket.copy_own(at);
     } else if (!gradient.is_same(view)) {

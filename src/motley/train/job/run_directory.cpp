@@ -1,7 +1,6 @@
 #include "motley/train/job/run_directory.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -10,13 +9,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ranges>
+#include <span>
 #include <sstream>
 #include <string_view>
+#include <vector>
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
+#include "motley/net/region.h"
 #include "motley/train/records/metrics.h"
 #include "motley/train/records/run_file.h"
 
@@ -35,10 +37,11 @@ constexpr const char* kRunFiles[] = {"metrics.jsonl", "checkpoint",    "embeddin
 // of it comes back.
 constexpr const char* kPlanFiles[] = {"plan.json", "profile.json", "cluster.yaml"};
 
-// In which workers end whose launcher was killed, unless the job lets a step take longer.
-constexpr double kOrphanSeconds = 130;
+// In which workers end whose launcher was killed: they end themselves, the later the longer their steps may take.
+constexpr double kOrphanSeconds = 3600;
 constexpr double kLockLookSeconds = 0.05;
 constexpr std::size_t kLastStepsBytes = 1 << 20;  // of the lines of the last steps
+constexpr std::size_t kLastSteps = 20;
 constexpr const char* kLogs = "logs";
 constexpr const char* kWriterPrefix = "writer-";  // of a file in logs
 
@@ -48,12 +51,27 @@ std::string own_host() {
   return host;
 }
 
-// Whether the process that a lock names was of this host, and has ended.
-bool is_gone(const std::string& holder) {
-  int process = 0;
-  char host[256] = {};
-  const bool is_read = std::sscanf(holder.c_str(), "process %d on %255s", &process, host) == 2;
-  return is_read && process > 0 && host == own_host() && ::kill(process, 0) != 0 && errno == ESRCH;
+// What a lock says of the process that holds it: a line for people, and where its number is one (net::host_id).
+struct Holder {
+  std::string text;
+  std::string host_id;
+
+  // It was of this host, and has ended, though whoever started it may not know yet.
+  bool is_gone() const {
+    int process = 0;
+    if (host_id != net::host_id() || std::sscanf(text.c_str(), "process %d on ", &process) != 1) return false;
+    const std::string stat = read_file(fmt::format("/proc/{}/stat", process), 4096).value_or("");
+    const std::size_t state = stat.rfind(") ");
+    return state == std::string::npos || stat[state + 2] == 'Z' || stat[state + 2] == 'X';
+  }
+};
+
+Holder read_holder(const fs::path& lock) {
+  std::istringstream lines(read_file(lock, 1 << 10).value_or(""));
+  Holder holder;
+  std::getline(lines, holder.text);
+  std::getline(lines, holder.host_id);
+  return holder;
 }
 
 Status move_if_there(const fs::path& from, const fs::path& to) {
@@ -111,24 +129,25 @@ Result<RunLock> RunDirectory::lock() const {
                    errno_text());
       return lock;
     }
-    const std::string holder = read_file(path, 1 << 10).value_or("");
-    if (!is_gone(holder) || deadline.passed()) {
+    const Holder holder = read_holder(path);
+    const bool is_gone = holder.is_gone();
+    if (!is_gone || deadline.passed()) {
       return fail(ErrorCode::kInvalidInput,
                   "the run in '{}' is alive: {} writes it; stop that first, or name another folder with "
                   "--run-directory",
                   folder_.string(),
-                  holder.empty()    ? "another process"
-                  : is_gone(holder) ? fmt::format("a worker that {} had started", holder)
-                                    : holder);
+                  holder.text.empty() ? "another process"
+                  : is_gone           ? fmt::format("a worker that {} had started", holder.text)
+                                      : holder.text);
     }
     if (!std::exchange(is_said, true)) {
       spdlog::warn("'{}': waiting up to {:.0f} s for the end of the workers that {} had started", folder_.string(),
-                   deadline.allowed(), holder);
+                   deadline.allowed(), holder.text);
     }
     SteadyClock::instance().sleep_until(monotonic_seconds() + kLockLookSeconds);
   }
-  // The text is for people, and says whether a launcher lives; on a full disk the lock holds without it.
-  const std::string holder = fmt::format("process {} on {}", ::getpid(), own_host());
+  // On a full disk the lock holds without it.
+  const std::string holder = fmt::format("process {} on {}\n{}\n", ::getpid(), own_host(), net::host_id());
   if (::ftruncate(lock.get(), 0) == 0 && ::write(lock.get(), holder.data(), holder.size()) < 0) {
     spdlog::debug("cannot write '{}': {}", path.string(), errno_text());
   }
@@ -157,7 +176,7 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
                   "folder with --run-directory",
                   folder_.string());
     }
-    MOTLEY_TRY(set_aside(true));
+    MOTLEY_TRY(set_aside(replaced_folder(), true));
   }
   MOTLEY_TRY(make_folders(folder_ / kLogs));
   return held;
@@ -165,15 +184,13 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
 
 // metrics.jsonl goes first and comes back last: wherever a kill falls between, settle_replaced() sees from it that the
 // new run has made no step.
-Status RunDirectory::set_aside(bool with_logs) const {
-  MOTLEY_TRY(make_folders(replaced_folder()));
+Status RunDirectory::set_aside(const fs::path& folder, bool with_logs) const {
+  MOTLEY_TRY(make_folders(folder));
   for (const char* name : kPlanFiles) {
-    if (fs::exists(folder_ / name)) MOTLEY_TRY(copy_text(folder_ / name, replaced_folder() / name));
+    if (fs::exists(folder_ / name)) MOTLEY_TRY(copy_text(folder_ / name, folder / name));
   }
   for (const char* name : kRunFiles) {
-    if (with_logs || std::string_view(name) != kLogs) {
-      MOTLEY_TRY(move_if_there(folder_ / name, replaced_folder() / name));
-    }
+    if (with_logs || std::string_view(name) != kLogs) MOTLEY_TRY(move_if_there(folder_ / name, folder / name));
   }
   return {};
 }
@@ -213,8 +230,9 @@ Result<RunLock> RunDirectory::take_over(std::uint64_t session, int rank) const {
   if (!before && (fs::exists(replaced_folder()) || std::ranges::any_of(kRunFiles, is_run_file))) {
     MOTLEY_ASSIGN(held, lock());
     MOTLEY_TRY(settle_replaced());  // of a start that was killed
-    MOTLEY_TRY(set_aside(false));
-    spdlog::warn("'{}' held the files of another run, which this one replaces", folder_.string());
+    const fs::path earlier = folder_ / fmt::format("earlier-{:016x}", session);
+    MOTLEY_TRY(set_aside(earlier, false));
+    spdlog::warn("'{}' held the files of another run, which are in '{}' now", folder_.string(), earlier.string());
   }
   MOTLEY_TRY(note_writer(session, rank));
   return held;
@@ -285,13 +303,16 @@ Result<RunDirectory::Measured> RunDirectory::last_measured() const {
 
 double RunDirectory::last_step_seconds() const {
   std::istringstream lines(read_end(metrics_file(), kLastStepsBytes).value_or(""));
-  double seconds = 0;
+  std::vector<double> seconds;
   for (std::string line; std::getline(lines, line);) {
     const Result<MetricsLine> read = parse_metrics_line(line);
     const auto* step = read ? std::get_if<StepMetrics>(&*read) : nullptr;
-    if (step != nullptr) seconds = std::max(seconds, step->step_seconds);
+    if (step != nullptr) seconds.push_back(step->step_seconds);
   }
-  return seconds;
+  if (seconds.empty()) return 0;
+  const auto last = std::span(seconds).last(std::min(seconds.size(), kLastSteps));
+  std::ranges::nth_element(last, last.begin() + std::ssize(last) / 2);
+  return last[last.size() / 2];
 }
 
 std::optional<planning::Prediction> read_prediction(const RunDirectory& run, const Job& job, std::int64_t workers) {

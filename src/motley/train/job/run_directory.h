@@ -43,6 +43,9 @@ class RunDirectory {
   // started: who prepares keeps the lock for as long as the run goes on, and calls settle_replaced() at its end.
   Result<RunLock> prepare(bool resume, bool overwrite) const;
 
+  // The lock alone, of a folder that is there; waits and refuses as prepare() does.
+  Result<RunLock> lock() const;
+
   // Removes the run that another replaced, where that has made a step; else puts it back, with the logs of the start
   // that failed in logs/failed-start.
   Status settle_replaced() const;
@@ -53,8 +56,8 @@ class RunDirectory {
   Status note_writer(std::uint64_t session, int rank) const;
   // Nothing: none of this start has written here, and what is here is of another one.
   Result<std::optional<int>> find_writer(std::uint64_t session) const;
-  // The rank writes from now on. What another start has left is moved aside first, as by prepare(); the lock is then
-  // kept for as long as the run goes on, and settle_replaced() called at its end.
+  // The rank writes from now on. What another start has left is moved first to a folder earlier-SESSION, where it
+  // stays; the lock is then kept for as long as the run goes on.
   Result<RunLock> take_over(std::uint64_t session, int rank) const;
 
   // Takes back what was written after the step of the checkpoint that a resumed run starts from: step and evaluation
@@ -66,14 +69,13 @@ class RunDirectory {
     double seconds = 0;
   };
   Result<Measured> last_measured() const;
-  // The most that one of the last steps took; 0: there is none.
+  // What one of the last steps took, their median; 0: there is none.
   double last_step_seconds() const;
 
  private:
   std::filesystem::path replaced_folder() const { return folder_ / "replaced"; }
   std::filesystem::path writer_file(std::uint64_t session) const;
-  Result<RunLock> lock() const;
-  Status set_aside(bool with_logs) const;
+  Status set_aside(const std::filesystem::path& folder, bool with_logs) const;
 
   std::filesystem::path folder_;
 };

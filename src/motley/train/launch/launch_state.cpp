@@ -131,12 +131,12 @@ Status LaunchState::follow_server_loss(int process) {
 
 // --- Stops
 
-void LaunchState::stop(double now, double step_seconds) {
+void LaunchState::stop(double now, const std::function<double()>& step_seconds) {
   if (is_interrupted_) return stop_at_once(now);
   is_interrupted_ = true;
   processes_.say("stopping after this step, with a checkpoint (again to stop at once)");
   for (std::size_t worker = 0; worker < workers_.size(); ++worker) signal(worker, SIGINT);
-  end_by(now + rules_.stop_seconds + rules_.steps_to_stop * step_seconds);
+  end_by(now + rules_.stop_seconds + (step_seconds ? rules_.steps_to_stop * step_seconds() : 0));
 }
 
 void LaunchState::stop_at_once(double now) {

@@ -2,6 +2,7 @@
 // out. It touches no process itself, so that simulated ones can be launched, too.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -61,8 +62,9 @@ class LaunchState {
   // all that are there have done a step together.
   bool takes_request() const { return is_settled(); }
   void follow_request(const std::string& text);
-  // The first stop leaves workers the time to write a checkpoint, another one none. `step_seconds`: that a step takes.
-  void stop(double now, double step_seconds = 0);
+  // The first stop leaves workers the time to write a checkpoint, another one none. `step_seconds`: that a step takes;
+  // asked once they have been told.
+  void stop(double now, const std::function<double()>& step_seconds = {});
   void stop_at_once(double now);
   // Workers that still run then are killed.
   void end_by(double time);

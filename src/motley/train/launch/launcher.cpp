@@ -380,7 +380,7 @@ class Launch final : LaunchedProcesses {
 
   void follow_stops() {
     for (int stops = signals_.take_stops(); stops > 0; --stops) {
-      state_.stop(monotonic_seconds(), state_.was_stopped() ? 0 : run_.last_step_seconds());
+      state_.stop(monotonic_seconds(), [this] { return run_.last_step_seconds(); });
     }
     if (options_.stop && options_.stop->stop_requested()) state_.stop_at_once(monotonic_seconds());
   }

@@ -191,7 +191,6 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
   if (batch_norm_) {
     batch_norm_sums_ = batch_norm_->contribution(report.samples);
     MOTLEY_TRY(peers_.all_reduce_sum(batch_norm_sums_, deadline));
-    if (!postponed_updates_) batch_norm_->finish_step(batch_norm_sums_);  // else with the step's update
   }
   return clips() ? measure_norm(deadline) : Status();
 }
@@ -250,6 +249,8 @@ Status BucketedGradientSync::restore_servers(const std::string& optimizer, const
 
 Status BucketedGradientSync::update(const Step& step) {
   context_.set_phase(step.number, "optimizer");
+  // Not before all have the step: where a rank is lost, they are summed anew.
+  if (batch_norm_ && !postponed_updates_) batch_norm_->finish_step(batch_norm_sums_);
   if (served_state_ && keeps_weights()) {
     for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) MOTLEY_TRY(copy_weights(bucket));
     server_->commit();

@@ -93,10 +93,9 @@ Status receive_file(net::Connection& peer, const NamedFile& file, const Deadline
     text.append(reinterpret_cast<const char*>(message.payload.data()), message.payload.size());
   }
   // The folder may be the rank's own, too, with the whole log.
-  const std::string_view all = text;
-  const std::string_view lines = all.starts_with(kLeftOut) ? all.substr(all.find('\n') + 1) : all;
-  if (lines.empty() || read_end(file.path, lines.size()).value_or("") == lines) return {};
-  return write_file(file.path, text);
+  std::error_code unknown;
+  const bool is_whole = text.starts_with(kLeftOut) && std::filesystem::file_size(file.path, unknown) >= text.size();
+  return text.empty() || (is_whole && !unknown) ? Status() : write_file(file.path, text);
 }
 
 }  // namespace

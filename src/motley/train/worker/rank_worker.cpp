@@ -1,6 +1,7 @@
 #include "motley/train/worker/rank_worker.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -170,12 +171,23 @@ Status RankWorker::join_session(const std::filesystem::path& hosts, net::Session
   }
 }
 
+// Whether the run's files are written by others, as they show: this rank has waited for `deadline.join` in vain.
+bool RankWorker::others_go_on() const {
+  const auto measured = run_.last_measured();
+  std::error_code unknown;
+  const auto written = std::filesystem::last_write_time(run_.metrics_file(), unknown);
+  const std::chrono::duration<double> since = std::filesystem::file_time_type::clock::now() - written;
+  return !measured || measured->step > progress_.step || (!unknown && since.count() < job_.deadline.join);
+}
+
 // The rank that wrote them may have been lost between a step and its line. Of a rank that goes on with nobody (-1):
 // what it needs to write a checkpoint.
 Status RankWorker::take_over_files(std::int64_t step) {
   MOTLEY_ASSIGN(const std::optional<int> writer, run_.find_writer(session_->membership().session));
   if (step < 0 && writer) {
-    if (*writer != role_.rank) reporter_->close();  // others go on with them
+    if (*writer == role_.rank) return {};
+    if (!others_go_on()) return run_.note_writer(session_->membership().session, role_.rank);
+    reporter_->close();
     return {};
   }
   if (step < 0) step = progress_.step;

@@ -73,6 +73,7 @@ class RankWorker final : public PlanFollower, public ElasticStages {
   Status join(const std::filesystem::path& hosts);
   Status prepare(bool resume);
   Status join_session(const std::filesystem::path& hosts, net::SessionOptions options);
+  bool others_go_on() const;
   Status take_over_files(std::int64_t step);
   Status keep_log() const;
   bool gathers_files() const;
