@@ -84,6 +84,11 @@ Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& fo
   const std::filesystem::path jobs = folder / "jobs";
   const bool is_new = !std::filesystem::exists(folder);
   MOTLEY_TRY(make_folders(jobs));
+  // A start that was killed may have made them, and not have got to this.
+  for (std::filesystem::path made = jobs; MOTLEY_KEEPS("made-folder-fsync") && made.has_relative_path();) {
+    made = made.parent_path();
+    (void)sync_folder(made);  // those above may be unreadable
+  }
   std::error_code problem;
   std::filesystem::permissions(is_new ? folder : jobs, std::filesystem::perms::owner_all, problem);
   if (problem) return fail(ErrorCode::kIo, "{}: {}", jobs.string(), problem.message());
