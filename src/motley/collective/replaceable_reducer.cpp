@@ -10,7 +10,7 @@ Status ReplaceableReducer::prepare(const Layout& layout, const Deadline& deadlin
 }
 
 Status ReplaceableReducer::start(std::uint64_t step, int bucket, double weight) {
-  const Status started = reducer_->start(step, bucket, weight);
+  Status started = reducer_->start(step, bucket, weight);
   const bool is_loss =
       !started && (started.error().code == ErrorCode::kPeerLost || started.error().code == ErrorCode::kServerLost);
   if (!is_loss) return started;

@@ -243,7 +243,7 @@ std::string fingerprint(const Job& job, std::string_view plan) {
     if (value != Job::options().get(defaults, entry)) add(entry.text.key, value);
   }
   if (!plan.empty()) add("contents of the plan", fmt::format("a text with the checksum {:08x}", crc32c(plan)));
-  const std::string text = fmt::format("{}", fmt::join(settings, "; "));
+  std::string text = fmt::format("{}", fmt::join(settings, "; "));
   if (text.size() <= net::kMaxFingerprintBytes) return text;
   return fmt::format("{:016x}", mix({crc32c(all), crc32c("motley" + all), all.size()}));
 }
