@@ -69,6 +69,16 @@ def handles(process, number):
     return any(mask >> (number - 1) & 1 for mask in masks)
 
 
+def interrupt_once(test, process, is_ready, seconds):
+    """Sends SIGINT to a program once it takes that and is_ready()."""
+    deadline = time.monotonic() + seconds
+    while not (handles(process.pid, signal.SIGINT) and is_ready()):
+        test.assertIsNone(process.poll(), "it ended before it was interrupted")
+        test.assertLess(time.monotonic(), deadline)
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+
+
 def computed_seconds(process):
     """The processor time that a process has had."""
     fields = pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()

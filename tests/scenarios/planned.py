@@ -6,10 +6,9 @@ import random
 import re
 import signal
 import subprocess
-import time
 import unittest
 
-from harness import BINARY, Scenario, handles, relative_difference
+from harness import BINARY, Scenario, interrupt_once, relative_difference
 
 LAYERS = ["flatten", "fc1", "relu1", "fc2", "relu2", "fc3", "relu3", "output"]
 EXPORTED = ("--model.name", "exported", "--model.hidden-sizes", "", "--model.dtype", "float64")
@@ -175,12 +174,7 @@ class Planned(PlannedJobs):
     def test_an_interrupt_before_there_is_a_plan_leaves_no_folder(self):
         run = self.folder / "auto"
         job = self.start("auto", *DOUBLE, "--plan", "auto")
-        deadline = time.monotonic() + 60
-        while not (handles(job.pid, signal.SIGINT) and (run / "cluster.yaml").exists()):  # from now on it is measured
-            self.assertIsNone(job.poll(), "it ended before it was interrupted")
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
-        job.send_signal(signal.SIGINT)
+        interrupt_once(self, job, lambda: (run / "cluster.yaml").exists(), 60)  # from then on it is measured
         output, _ = job.communicate(timeout=60)
         self.assertEqual(job.returncode, 130, output)
         self.assertFalse(run.exists(), output)

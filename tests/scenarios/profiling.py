@@ -1,13 +1,12 @@
 """motley profile on small data: a file that says where every number comes from, and refusals that say what helps."""
 
+import functools
 import json
 import os
-import signal
 import subprocess
-import time
 import unittest
 
-from harness import BINARY, Scenario, computed_seconds, handles
+from harness import BINARY, Scenario, computed_seconds, interrupt_once
 
 
 class Profile(Scenario):
@@ -59,12 +58,7 @@ class Profile(Scenario):
                            "--time-limit", f"{seconds}s"]
                 process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                            env=os.environ | {"TMPDIR": str(self.folder)})
-                deadline = time.monotonic() + 120
-                while not (handles(process.pid, signal.SIGINT) and is_there(process)):
-                    self.assertIsNone(process.poll(), "it ended before it was interrupted")
-                    self.assertLess(time.monotonic(), deadline)
-                    time.sleep(0.01)
-                process.send_signal(signal.SIGINT)
+                interrupt_once(self, process, functools.partial(is_there, process), 120)
                 _, said = process.communicate(timeout=60)
                 self.assertEqual(process.returncode, 130, said)
                 self.assertEqual(said.strip().splitlines()[-1], "motley: stopped as asked; nothing was written")

@@ -151,6 +151,12 @@ int exit_code(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+std::optional<char> process_state(pid_t process) {
+  const std::string stat = read_file(fmt::format("/proc/{}/stat", process), 4096).value_or("");
+  const std::size_t name_end = stat.rfind(") ");  // names may have brackets
+  return name_end == std::string::npos ? std::nullopt : std::optional(stat[name_end + 2]);
+}
+
 Result<Output> run_program(Program program, const Deadline& deadline) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail(ErrorCode::kIo, "cannot make a pipe: {}", errno_text());

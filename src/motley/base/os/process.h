@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,10 @@ Result<pid_t> fork_into(const Program& program, const std::function<int(int, con
 
 // Whether a copy of this process would work: it has one thread, as locks that others hold are never released in it.
 bool can_fork();
+
+// As /proc has it: 'R' runs, 'T' is stopped, 'Z' has ended and was not waited for, ...; none where there is no such
+// process.
+std::optional<char> process_state(pid_t process);
 
 // Of a status that waitpid gave: the exit code, or 128 + the signal that ended the process.
 int exit_code(int status);

@@ -17,6 +17,7 @@
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/process.h"
 #include "motley/base/units.h"
 #include "motley/net/region.h"
 #include "motley/train/records/metrics.h"
@@ -60,9 +61,8 @@ struct Holder {
   bool is_gone() const {
     int process = 0;
     if (host_id != net::host_id() || std::sscanf(text.c_str(), "process %d on ", &process) != 1) return false;
-    const std::string stat = read_file(fmt::format("/proc/{}/stat", process), 4096).value_or("");
-    const std::size_t state = stat.rfind(") ");
-    return state == std::string::npos || stat[state + 2] == 'Z' || stat[state + 2] == 'X';
+    const std::optional<char> state = process_state(process);
+    return !state || state == 'Z' || state == 'X';
   }
 };
 

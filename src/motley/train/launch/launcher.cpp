@@ -40,12 +40,6 @@ constexpr double kRequestSeconds = 0.1;  // between looks at whether another num
 constexpr std::size_t kMaxRequestBytes = 256;
 constexpr double kStoppedSeconds = 1;  // after which a server or newcomer that is stopped (SIGSTOP) counts as lost
 
-bool is_stopped(pid_t process) {
-  const auto stat = read_file(fmt::format("/proc/{}/stat", process), 4096);
-  const std::size_t name_end = stat ? stat->rfind(')') : std::string::npos;
-  return name_end != std::string::npos && stat->compare(name_end, 3, ") T") == 0;
-}
-
 // A worker, or a parameter server: a process and the pipe of its output, both of which end with this object, whatever
 // way the launcher leaves.
 struct Child {
@@ -67,7 +61,7 @@ struct Child {
   // Whether it has been stopped for too long, as far as these calls have seen.
   bool is_hung() {
     const double now = monotonic_seconds();
-    if (!is_stopped(process)) last_seen = now;
+    if (process_state(process) != 'T') last_seen = now;
     return now >= last_seen + kStoppedSeconds;
   }
   // Its status, once it has ended.
