@@ -16,8 +16,7 @@ Result<std::shared_ptr<ServedParameters>> ServedParameters::join(std::shared_ptr
   MOTLEY_ASSIGN(auto buckets, nn::GradientBuckets::create(parameters, bucket_bytes));
   MOTLEY_ASSIGN(auto reducer, ps::ServerReducer::create(*session, options));
   MOTLEY_TRY(reducer->prepare({.bucket_elements = buckets->bucket_elements()}, Deadline::after(seconds)));
-  std::vector<std::span<std::byte>> memory;
-  for (int bucket = 0; bucket < buckets->count(); ++bucket) memory.push_back(reducer->buffer(bucket));
+  const auto memory = collective::list_buffers(*reducer, buckets->count());
   std::shared_ptr<ServedParameters> served(
       new ServedParameters(std::move(session), std::move(reducer), std::move(buckets), std::move(begin_step)));
   MOTLEY_TRY(served->buckets_->bind(memory, served));

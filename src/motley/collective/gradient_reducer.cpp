@@ -95,6 +95,12 @@ void sum_as(DataType type, std::span<const std::byte* const> inputs, std::span<c
   sum(inputs, coefficients, scale, outputs, begin, count);
 }
 
+std::vector<std::span<std::byte>> list_buffers(GradientReducer& reducer, int count) {
+  std::vector<std::span<std::byte>> buffers;
+  for (int bucket = 0; bucket < count; ++bucket) buffers.push_back(reducer.buffer(bucket));
+  return buffers;
+}
+
 Result<std::unique_ptr<GradientReducer>> make_reducer(net::Session& session, const ReducerOptions& options) {
   const net::Membership& membership = session.membership();
   MOTLEY_INVARIANT(options.method != Method::kParameterServer, "a parameter server is no exchange among the ranks");

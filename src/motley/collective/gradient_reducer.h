@@ -87,6 +87,9 @@ class GradientReducer {
   virtual std::uint64_t bytes_sent() const { return 0; }
 };
 
+// The memory of its buckets, of which there are `count`.
+std::vector<std::span<std::byte>> list_buffers(GradientReducer& reducer, int count);
+
 enum class Method { kAuto, kSharedMemory, kTcpRing, kParameterServer };
 const char* to_string(Method method);
 

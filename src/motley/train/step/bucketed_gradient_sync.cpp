@@ -232,9 +232,7 @@ Status BucketedGradientSync::go_on(net::Session& session, const ps::ServerOption
   MOTLEY_TRY(parts_.replaceable->replace(std::move(method.reducer), deadline));
   options_.replicas = session.membership().size();
   options_.replica = session.membership().rank;
-  std::vector<std::span<std::byte>> memory;
-  for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) memory.push_back(parts_.replaceable->buffer(bucket));
-  return parts_.buckets->bind(memory);
+  return parts_.buckets->bind(collective::list_buffers(*parts_.replaceable, parts_.buckets->count()));
 }
 
 Status BucketedGradientSync::restore_servers(const std::string& optimizer, const Deadline& deadline) {

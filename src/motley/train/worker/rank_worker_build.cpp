@@ -185,11 +185,7 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
                 "max_grad_norm: {}: the server {} is on this host, but does not share memory with its ranks",
                 job_.max_grad_norm, net::to_string(options.servers.front().endpoint));
   }
-  std::vector<std::span<std::byte>> memory;
-  for (int bucket = 0; bucket < parts.buckets->count(); ++bucket) {
-    memory.push_back(reducer.buffer(bucket));
-  }
-  MOTLEY_TRY(parts.buckets->bind(memory));
+  MOTLEY_TRY(parts.buckets->bind(collective::list_buffers(reducer, parts.buckets->count())));
   replica_->sync =
       std::make_unique<BucketedGradientSync>(*context_, peer_group(), local, *replica_->tensors, std::move(parts),
                                              BucketedGradientSync::Options{.max_grad_norm = job_.max_grad_norm,
