@@ -11,13 +11,21 @@ TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools/compare-benches"
 
 # Prints the rows of the run that it is, of a file with one list of rows a run; the last one again when they are used up.
 BENCH = """#!{python}
-import json, pathlib, sys
+import json, pathlib, sys, time
 folder = pathlib.Path(__file__).parent
 runs = json.loads((folder / "runs.json").read_text())
 count = folder / "count"
 number = int(count.read_text()) if count.exists() else 0
 count.write_text(str(number + 1))
 (folder / "words").write_text(" ".join(sys.argv[1:]))
+if (folder.parent / "meet").exists():  # each run waits for the other side's of its pair
+    began = {{side: folder.parent / f"{{side}}-began-{{number}}" for side in ("base", "this")}}
+    began[folder.name].touch()
+    deadline = time.monotonic() + 60
+    while not all(file.exists() for file in began.values()):
+        if time.monotonic() > deadline:
+            sys.exit("the other side has not begun")
+        time.sleep(0.01)
 rows = runs[min(number, len(runs) - 1)]
 if rows is None:
     sys.exit(1)
@@ -78,6 +86,11 @@ class CompareBenches(unittest.TestCase):
         self.assertRegex(said, r"old +only in BASE")
         self.assertRegex(said, r"new +only in THIS")
         self.assertIn("ended with 1", said)
+
+    def test_both_of_a_pair_run_at_the_same_time(self):
+        (self.folder / "meet").touch()
+        status, said = self.compare([[row("time", 1.0)]], [[row("time", 1.0)]], "--together")
+        self.assertEqual(status, 0, said)
 
     def test_a_part_and_further_arguments_reach_the_benchmark(self):
         self.compare([[row("time", 1)]], [[row("time", 1)]], "ps:memory", "--", "--quick")
