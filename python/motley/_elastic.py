@@ -38,7 +38,7 @@ from . import _backend
 from ._arguments import name_type
 from ._control import Announcement, Launcher, find_launcher
 from ._loader import DataLoader
-from ._ranks import Ranks, find_timeout, forget_groups
+from ._ranks import Ranks, describe, find_timeout, forget_groups
 from ._weighting import _HookWeight
 
 Result = TypeVar("Result")
@@ -89,7 +89,7 @@ def make_elastic(loader: DataLoader, optimizer: torch.optim.Optimizer, *others: 
         _check(loader)
     state = _State(loader, optimizer, others)
     if checkpoint is not None and os.path.exists(checkpoint):
-        state.load(torch.load(checkpoint, weights_only=False))
+        state.read(checkpoint)
     if own is not None:
         loader._elastic = _Job(own, state, None if checkpoint is None else os.path.abspath(checkpoint))
 
@@ -124,6 +124,16 @@ class _State:
 
     def save(self) -> list[Any]:
         return [part.state_dict() for part in self._parts]
+
+    def read(self, checkpoint: str | os.PathLike[str]) -> None:
+        """ValueError where it is damaged or another script's; what is trained is of no use then."""
+        try:
+            self.load(torch.load(checkpoint, weights_only=False))
+        except OSError:
+            raise
+        except Exception as problem:  # pickle raises any
+            raise ValueError(f"checkpoint '{checkpoint}': {describe(problem)}; accepted: what motley.make_elastic has written with the "
+                             "same model, optimizer and others, or no file, which begins anew") from problem
 
     def load(self, saved: list[Any]) -> None:
         for part, own in zip(self._parts, saved, strict=True):

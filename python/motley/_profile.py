@@ -233,6 +233,9 @@ class _Passes:
         if self._optimizer is not None and not isinstance(self._optimizer, torch.optim.Optimizer):
             raise ValueError(f"optimizer: it gave {_describe_value(self._optimizer)}; accepted: a function that makes a "
                              "torch.optim.Optimizer of parameters")
+        if isinstance(self._optimizer, torch.optim.LBFGS):
+            raise ValueError("optimizer: it gave an LBFGS, which passes over a batch several times in a step; accepted: one whose step() "
+                             "needs no closure")
         for group in self._optimizer.param_groups if self._optimizer is not None else ():
             if not isinstance(group.get("lr"), torch.Tensor):
                 group["lr"] = 1e-12  # a real one may diverge on the same rows again and again; the arithmetic is the same

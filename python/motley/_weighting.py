@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _backend, _motley
-from ._arguments import name_type
+from ._arguments import name_type, read_integer
 from ._loader import DataLoader
 from ._ranks import Parameters, Ranks, check_alike, list_parameters
 
@@ -99,9 +99,7 @@ def _weight_by_inputs(model: Model, samples: Callable[..., int], by: str, hook: 
 
     def count(_: torch.nn.Module, inputs: Any, named: Any) -> None:
         if torch.is_grad_enabled():
-            number = samples(*inputs, **named)
-            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise ValueError(f"samples= gave {number!r} for a batch; an integer of at least 0 is accepted")
+            number = read_integer("what samples= gave for a batch", samples(*inputs, **named), 0)
             counted[:] = [number, ranks.start_gather([float(number)])]
             weight.begin_forward()
 

@@ -12,6 +12,7 @@ import sys
 import unittest
 import unittest.mock
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -604,7 +605,7 @@ def train_on_own_batches(_):
     """Batches of a size of each rank's own, from no loader of Motley."""
     rank, ranks, data = dist.get_rank(), dist.get_world_size(), Data()
     net = Net()
-    model = motley.weight_gradients(DDP(net), samples=len)
+    model = motley.weight_gradients(DDP(net), samples=lambda batch: numpy.int64(len(batch)))
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     used = []
     for step in range(8):

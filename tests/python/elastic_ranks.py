@@ -478,6 +478,19 @@ class ElasticArguments(RanksTest):
             motley.make_elastic(loader, optimizer, checkpoint=pathlib.Path(folder, "state"))
             self.assertEqual(sum(motley.run_step(lambda batch: len(batch[0]), batch, loader) for batch in loader), SAMPLES - 48)
 
+    def test_a_checkpoint_that_is_none_of_its_own_is_named(self):
+        loader = motley.DataLoader(Data(), BATCH)
+        optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "state")
+            torch.save([optimizer.state_dict(), loader.state_dict()], path)
+            whole = path.read_bytes()
+            torch.save([loader.state_dict()], path)
+            for content in (whole[:-100], b"", b"text", path.read_bytes()):
+                path.write_bytes(content)
+                with self.subTest(content[:10]), self.assertRaisesRegex(ValueError, f"^checkpoint '{path}': .*; accepted: what motley"):
+                    motley.make_elastic(loader, optimizer, checkpoint=path)
+
 
 def prepare(options, hook):
     loader = motley.DataLoader(Data(), BATCH, **options)

@@ -5,6 +5,8 @@ Both compute in float32. After two passes rows and weights differ by less than B
 import contextlib
 import copy
 import dataclasses
+import functools
+import math
 import pathlib
 import pickle
 import tempfile
@@ -21,6 +23,26 @@ from ranks import RanksTest
 
 BOUND = 2e-5
 SAMPLES, BATCH, STEPS = 90, 20, 10  # two passes
+
+
+@dataclasses.dataclass
+class TorchRecConfig:
+    """The fields of TorchRec's EmbeddingBagConfig, which sets init_fn itself."""
+
+    num_embeddings: int = 7
+    embedding_dim: int = 4
+    name: str = "rec"
+    data_type: str = "FP32"
+    feature_names: list[str] = dataclasses.field(default_factory=lambda: ["item"])
+    weight_init_max: float | None = None
+    weight_init_min: float | None = None
+    init_fn: object = functools.partial(torch.nn.init.uniform_, a=-0.5, b=0.5)
+    pooling: str = "sum"
+
+    def get_weight_init_max(self):
+        return math.sqrt(1 / self.embedding_dim) if self.weight_init_max is None else self.weight_init_max
+
+
 TABLES = [motley.nn.EmbeddingBagConfig(name="wide", embedding_dim=9, num_embeddings=40, feature_names=["user", "friends"], pooling="mean"),
           motley.nn.EmbeddingBagConfig(name="narrow", embedding_dim=2, num_embeddings=7, feature_names=["item"], weight_init_max=0.5)]
 OPTIMIZERS = {"sgd": motley.optim.RowSGD(lr=0.5), "adagrad": motley.optim.RowAdagrad(lr=0.1, eps=1e-6),
@@ -256,6 +278,9 @@ class EmbeddingsOfOneProcess(unittest.TestCase):
                 ({"tables": [dataclasses.replace(table, embedding_dim=10**6)]}, "table 'narrow': embedding_dim is 1000000; .* 32768"),
                 ({"tables": [dataclasses.replace(table, weight_init_max=-1)]}, "table 'narrow': weight_init_max is -1; a number"),
                 ({"tables": [dataclasses.replace(table, feature_names=[])]}, r"table 'narrow': feature_names is \[\]; a list of names"),
+                ({"tables": [TorchRecConfig(weight_init_max=1.0, weight_init_min=0.0)]}, "table 'rec': weight_init_min is 0.0; .*, -1.0,"),
+                ({"tables": [TorchRecConfig(init_fn=torch.nn.init.zeros_)]}, "table 'rec': init_fn is <function zeros_"),
+                ({"tables": [TorchRecConfig(data_type="FP16")]}, "table 'rec': data_type is 'FP16'; FP32"),
                 ({"seed": -1}, "seed is -1; an integer of at least 0"), ({"memory_bytes": "4 GB"}, "memory_bytes is '4 GB'; an integer"),
                 ({"timeout": -1}, "timeout is -1; a number above 0"),
                 ({"timeout": 1e300}, r"timeout is 1e\+300; seconds above 0 and at most 1e9"),
@@ -269,6 +294,12 @@ class EmbeddingsOfOneProcess(unittest.TestCase):
             motley.optim.RowAdam(betas=0.9)
         with self.assertRaisesRegex(ValueError, "^ids are 'x'; a tensor of integers is accepted"):
             motley.nn.EmbeddingBag(5, 3)("x")
+
+    def test_rows_of_torchrecs_config_begin_as_there(self):
+        tables = motley.nn.EmbeddingBagCollection([TorchRecConfig(num_embeddings=1000)], timeout=TIMEOUT)
+        rows = tables({"item": torch.arange(1000)})["item"]
+        self.assertLessEqual(rows.abs().max(), 0.5)
+        self.assertGreater(rows.abs().max(), 0.49)
 
     def test_a_forgotten_step_is_said_once(self):
         bag = motley.nn.EmbeddingBag(5, 3)

@@ -513,6 +513,13 @@ def wrapped(net):
     optimizer.step()
 
 
+def sparse(net):
+    rows = torch.nn.EmbeddingBag(5, 3, sparse=True)
+    optimizer = motley.optim.ParameterServerOptimizer(torch.optim.SGD([*net.parameters(), *rows.parameters()], lr=0.1), timeout=TIMEOUT)
+    (mean_loss(net, Data().inputs, Data().targets) + rows(torch.tensor([[1, 2]])).sum()).backward()
+    optimizer.step()
+
+
 WRONG = {
     wrong_kind: "torch.optim.rmsprop.RMSprop; torch.optim.SGD, Adam and AdamW are",
     wrong_type: "parameter 0 of group 0 is torch.float64; a server takes float32",
@@ -538,6 +545,7 @@ WRONG = {
     frozen_later: "parameter 1 of group 0 requires no gradient now and required one when",
     copied: "which a copy or a pickle would lose; accepted: its state_dict()",
     scaled: "train in bfloat16",
+    sparse: "the model has an EmbeddingBag with sparse=True, and a server takes whole gradients: say",
     wrapped: "the model is wrapped in DistributedDataParallel, which would average",
     mixed_steps: "different numbers of steps (1, 2)",
 }

@@ -368,7 +368,8 @@ class Profiling(unittest.TestCase):
                 (lambda: motley.profile(model, inputs, scale={"gpu": 0}), r"^scale\['gpu'\]: 0; accepted: a number above 0"),
                 (lambda: motley.profile(model, inputs, example_targets=torch.ones(3)), r"^example_targets: .*; accepted: tensors of 4"),
                 (lambda: motley.profile(model, inputs, loss=lambda out: out, seconds=1), r"^loss: .*; accepted: .*one value"),
-                (lambda: motley.profile(model, inputs, optimizer=list, seconds=1), r"^optimizer: it gave a list; accepted")):
+                (lambda: motley.profile(model, inputs, optimizer=list, seconds=1), r"^optimizer: it gave a list; accepted"),
+                (lambda: motley.profile(model, inputs, optimizer=torch.optim.LBFGS, seconds=1), r"^optimizer: it gave an LBFGS, which")):
             with self.subTest(words), self.assertRaisesRegex(ValueError, words):
                 call()
 

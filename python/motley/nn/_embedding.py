@@ -293,7 +293,7 @@ class EmbeddingBagCollection(torch.nn.Module):
             mode, name = _read_mode(table.pooling), f"table '{table.name}': "
             size = read_integer(name + "num_embeddings", table.num_embeddings, 1, 2**63 - 1)
             width = read_integer(name + "embedding_dim", table.embedding_dim, 1, 32768)
-            scale = read_number(name + "weight_init_max", getattr(table, "weight_init_max", None) or 0.01)
+            scale = _read_start(name, table)
             if not isinstance(table.feature_names, (list, tuple)) or not table.feature_names:
                 raise ValueError(f"{name}feature_names is {table.feature_names!r}; a list of names, one at least, is accepted")
             for feature in table.feature_names:
@@ -411,6 +411,21 @@ class EmbeddingBag(torch.nn.Module):
     def step_with(self, optimizer: torch.optim.Optimizer) -> None:
         """Calls step() after each step of this optimizer."""
         self.rows.step_with(optimizer)
+
+
+def _read_start(name: str, table: Any) -> float:
+    """Of a table of float32 rows that begin uniformly distributed between the negative of this and it; TorchRec's own says with
+    more fields whether it is one."""
+    scale = table.get_weight_init_max() if hasattr(table, "get_weight_init_max") else getattr(table, "weight_init_max", 0.01)
+    scale = read_number(name + "weight_init_max", scale)
+    if (least := getattr(table, "weight_init_min", None)) is not None and least != -scale:
+        raise ValueError(f"{name}weight_init_min is {least!r}; the negative of weight_init_max, {-scale!r}, is accepted")
+    begin = getattr(table, "init_fn", None)
+    if begin is not None and getattr(begin, "func", None) is not torch.nn.init.uniform_:
+        raise ValueError(f"{name}init_fn is {begin!r}; rows begin uniformly distributed, by weight_init_max")
+    if (type_ := getattr(table, "data_type", None)) is not None and getattr(type_, "name", type_) != "FP32":
+        raise ValueError(f"{name}data_type is {type_!r}; FP32 is accepted")
+    return scale
 
 
 def _read_mode(mode: Any) -> str:

@@ -284,12 +284,10 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         self._served.is_loaded = True
 
     def _check_alone(self) -> None:
-        """Refuses a model whose gradients are averaged elsewhere, too. Parameters do not say so: all of the program's models are asked."""
-        own = {id(parameter) for parameters in self._trained for parameter in parameters}
-        for model in [each for each in gc.get_objects() if issubclass(type(each), DDP)]:
-            if any(id(parameter) in own for parameter in model.parameters()):
-                raise ValueError("the model is wrapped in DistributedDataParallel, which would average the gradients that the server "
-                                 "adds up: train the model itself, and read and save that one")
+        """Refuses a model whose gradients are averaged elsewhere, too."""
+        if any(_find_models([parameter for parameters in self._trained for parameter in parameters], DDP)):
+            raise ValueError("the model is wrapped in DistributedDataParallel, which would average the gradients that the server adds "
+                             "up: train the model itself, and read and save that one")
 
     def _check_trained(self) -> None:
         """The server has the parameters that required a gradient: it would not move one more, and would go on moving one less."""
@@ -437,6 +435,19 @@ def _check_optimizer(optimizer: Any) -> None:
             if parameter._post_accumulate_grad_hooks:
                 raise ValueError(f"parameter {place} of group {index} has a hook of register_post_accumulate_grad_hook, in whose place the "
                                  "optimizer's own comes: remove it")
+    for model in _find_models([parameter for group in optimizer.param_groups for parameter in group["params"]],
+                              torch.nn.Embedding, torch.nn.EmbeddingBag):
+        if model.sparse:
+            raise ValueError(f"the model has an {type(model).__name__} with sparse=True, and a server takes whole gradients: say "
+                             "sparse=False, or use motley.nn.EmbeddingBag, whose rows a server keeps")
+
+
+def _find_models(parameters: Sequence[torch.nn.Parameter], *types: type[torch.nn.Module]) -> Iterator[Any]:
+    """Those with any of the parameters, which do not say so: all of the program's are asked."""
+    own = {id(parameter) for parameter in parameters}
+    for model in [each for each in gc.get_objects() if issubclass(type(each), types)]:
+        if any(id(parameter) in own for parameter in model.parameters()):
+            yield model
 
 
 def _check_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
