@@ -1,11 +1,18 @@
 """HTTP of the scheduler and of a server's metrics at unix sockets and by HTTPS, with curl, openssl and Python's ssl as the other side."""
 
+import grp
 import http.client
 import http.server
+import json
+import os
+import pathlib
+import pwd
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 import unittest
 
@@ -52,6 +59,64 @@ class UnixSocket(LiveService):
         self.assertTrue(self.path.exists())
         self.serve("--cluster", "2x2", listen=self.listen)
         self.assertIn("node node0", self.schedule("list"))
+
+
+class SharedSocket(LiveService):
+    """One that a group may open, too, whose users are tenants."""
+
+    def setUp(self):
+        super().setUp()
+        if os.geteuid() != 0:
+            self.skipTest("needs root, to be another user")
+        self.other = pwd.getpwnam("nobody")
+        self.group = grp.getgrgid(self.other.pw_gid).gr_name
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="motley-socket-"))
+        self.addCleanup(shutil.rmtree, folder, True)
+        folder.chmod(0o755)
+        self.path = folder / "scheduler"
+        self.listen = f"unix:{self.path}"
+
+    def ask_as_another(self, method, target, body=None):
+        """What curl prints as another user: the answer, and its status."""
+        token = (self.state / "token").read_text().strip()
+        words = ["curl", "--silent", "--show-error", "--unix-socket", str(self.path), "-X", method, f"http://localhost{target}", "-w", "\n%{http_code}",
+                 "-H", f"Authorization: Bearer {token}", "-H", "Content-Type: application/json"]
+        words += [] if body is None else ["--data", json.dumps(body)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd="/",
+                              user=self.other.pw_uid, group=self.other.pw_gid, extra_groups=[])
+        return done.stdout + done.stderr
+
+    def test_it_is_for_its_user_alone_without_a_group(self):
+        self.serve("--cluster", "2x2", listen=self.listen)
+        self.assertIn("curl: (7) ", self.ask_as_another("GET", "/v1/jobs"))
+
+    def test_users_of_its_group_are_tenants(self):
+        service = self.serve("--cluster", "2x2", "--socket-group", self.group, "--max-jobs-per-tenant", "1", listen=self.listen)
+        self.assertEqual((self.path.stat().st_mode & 0o777, self.path.stat().st_gid), (0o660, self.other.pw_gid))
+        job = {"name": "theirs", "command": ["sleep", "100"], "directory": "/", "workers": 1, "restart_cost": 0, "grace_period": 5}
+        self.assertTrue(self.ask_as_another("POST", "/v1/jobs", job).endswith("\n200"))
+        refused = self.ask_as_another("POST", "/v1/jobs", job | {"name": "more"})
+        self.assertIn("tenant 'nobody' has 1 unfinished job and wants 1 more; --max-jobs-per-tenant lets it have 1", refused)
+        self.assertTrue(refused.endswith("\n429"))
+        self.schedule("submit", "--name", "own", "--", "sleep", "100")
+        service.kill()
+        service.wait(timeout=20)
+        self.serve("--cluster", "2x2", "--socket-group", self.group, listen=self.listen)
+        jobs = json.loads(self.schedule("list", "--json"))["jobs"]
+        self.assertEqual({one["name"]: one["tenant"] for one in jobs}, {"theirs": "nobody", "own": pwd.getpwuid(os.geteuid()).pw_name})
+        refused = self.ask_as_another("DELETE", "/v1/jobs/own")
+        self.assertIn("job 'own' is of tenant 'root', and cancelling it is not for 'nobody'", refused)
+        self.assertTrue(refused.endswith("\n403"))
+        self.assertTrue(self.ask_as_another("POST", "/v1/nodes/node0/drain", {}).endswith("\n403"))
+        self.schedule("cancel", "own", "theirs")
+        self.wait_until("theirs", "cancelled")
+
+    def test_a_group_that_is_not_there_or_of_no_use_is_refused(self):
+        for listen, group, problem in ((self.listen, "no-such-group", "--socket-group: 'no-such-group'; accepted: the name of a group"),
+                                       ("127.0.0.1:0", self.group, "accepted with --listen unix:/PATH only")):
+            done = run(BINARY, "schedule", "serve", "--state-dir", self.state, "--listen", listen, "--socket-group", group)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(problem, done.stderr)
 
 
 class Https(LiveService):
@@ -127,6 +192,22 @@ class Https(LiveService):
         self.assertIn("unknown ca", self.curl("--cacert", self.ca, "--cert", foreign[0], "--key", foreign[1]).stderr)
         self.assertIn("foreign.pem' (--tls-certificate): it is of a CA that the peer does not know",
                       self.schedule("list", *certificates.flags((*foreign[:2], self.ca)), expect=1))
+
+    def test_certificates_name_the_tenant(self):
+        flags = ("--tls-ca", self.ca, "--max-changes-per-tenant", "3")
+        self.serve_encrypted(*flags)
+        vision, speech, operator = (certificates.flags(self.made.make(name, f"URI:motley:{names}")) for name, names in
+                                    (("vision", "tenant/vision"), ("speech", "tenant/speech"), ("operator", "server")))
+        self.schedule("submit", "--name", "one", *vision, "--", "sleep", "100")
+        self.assertIn("job 'one' is of tenant 'vision', and cancelling it is not for 'speech'", self.schedule("cancel", "one", *speech, expect=1))
+        self.assertIn("what it prints is not for 'speech'", self.schedule("logs", "one", *speech, expect=1))
+        self.assertRegex(self.schedule("list", *speech), r"one +running .* vision ")
+        self.assertIn("tenant 'speech' may not drain nodes", self.schedule("drain", "node0", *speech, expect=1))
+        self.schedule("cancel", "none", *speech, expect=2)
+        refused = self.schedule("cancel", "none", *speech, expect=1)
+        self.assertIn("tenant 'speech' has asked for 3 changes within a minute; --max-changes-per-tenant lets it ask for 3", refused)
+        self.schedule("cancel", "one", *vision)
+        self.schedule("drain", "node0", *operator)
 
     def test_a_client_refuses_an_expired_service_and_one_of_another_host(self):
         """Which Python's ssl serves."""

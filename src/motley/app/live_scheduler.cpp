@@ -1,5 +1,7 @@
 #include "motley/app/live_scheduler.h"
 
+#include <grp.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -20,7 +22,8 @@ namespace motley::app {
 namespace {
 
 constexpr std::size_t kMaxJobsBytes = 64 << 20;  // of a file
-constexpr double kFollowSeconds = 0.5;           // between looks at what a job prints
+constexpr double kMaxCap = 1e6;
+constexpr double kFollowSeconds = 0.5;  // between looks at what a job prints
 
 scheduling::SlurmOptions slurm_options(const SchedulerRequest& request) {
   return {.partition = request.partition, .options = request.sbatch};
@@ -85,6 +88,41 @@ const OptionTable<net::CertificateFiles>& client_files() {
   return options;
 }
 
+const OptionTable<scheduling::RequestLimits>& request_limits() {
+  using enum OptionKind;
+  static const OptionTable<scheduling::RequestLimits> options = {
+      {{"max_changes_per_tenant", kInteger, "most requests of one tenant in a minute that change jobs or nodes", 1,
+        kMaxCap},
+       &scheduling::RequestLimits::changes},
+      {{"max_forecasts_per_tenant", kInteger, "most forecasts (why, what-if) of one tenant in a minute", 1, kMaxCap},
+       &scheduling::RequestLimits::forecasts},
+  };
+  return options;
+}
+
+// Errors name the flag.
+Result<gid_t> find_group(const std::string& name) {
+  group entry{};
+  group* found = nullptr;
+  std::vector<char> text(1 << 20);
+  ::getgrnam_r(name.c_str(), &entry, text.data(), text.size(), &found);
+  if (found != nullptr) return found->gr_gid;
+  return fail(ErrorCode::kInvalidInput, "--socket-group: '{}'; accepted: the name of a group of this machine", name);
+}
+
+Result<net::HttpListen> read_listen(const SchedulerRequest& request) {
+  MOTLEY_ASSIGN(net::HttpListen listen,
+                net::read_http_listen({request.listen, request.tls, request.encryption == "off"},
+                                      {"--listen", net::tls_flags(), "--encryption"}));
+  if (request.socket_group.empty()) return listen;
+  if (!listen.address.is_unix()) {
+    return fail(ErrorCode::kInvalidInput, "--socket-group: '{}'; accepted with --listen unix:/PATH only",
+                request.socket_group);
+  }
+  MOTLEY_ASSIGN(listen.group, find_group(request.socket_group));
+  return listen;
+}
+
 }  // namespace
 
 const OptionTable<SchedulerRequest>& SchedulerRequest::options() {
@@ -100,6 +138,8 @@ const OptionTable<SchedulerRequest>& SchedulerRequest::options() {
       {{"listen", kText,
         "address and port to listen on; port 0: any free one; or unix:/PATH, a socket for this user alone"},
        &SchedulerRequest::listen},
+      {{"socket_group", kText, "group whose users may open the socket at unix:/PATH, too; each is a tenant of its own"},
+       &SchedulerRequest::socket_group},
       {"", &SchedulerRequest::tls, service_files()},
       {choice("encryption",
               "auto: HTTP only over loopback, elsewhere HTTPS by --tls-certificate; off: HTTP at any address, where "
@@ -115,14 +155,15 @@ const OptionTable<SchedulerRequest>& SchedulerRequest::options() {
         "restart cost",
         0},
        &SchedulerRequest::preemption_cooldown},
+      {{"max_jobs_per_tenant", kInteger, "most jobs of one tenant that are not over", 1, kMaxCap},
+       &SchedulerRequest::max_jobs_per_tenant},
+      {"", &SchedulerRequest::limits, request_limits()},
   };
   return options;
 }
 
 Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
-  MOTLEY_ASSIGN(const net::HttpListen listen,
-                net::read_http_listen({request.listen, request.tls, request.encryption == "off"},
-                                      {"--listen", net::tls_flags(), "--encryption"}));
+  MOTLEY_ASSIGN(const net::HttpListen listen, read_listen(request));
   MOTLEY_ASSIGN(const scheduling::ClusterTopology topology, read_nodes(request));
   std::unique_ptr<scheduling::Executor> executor;
   if (request.executor == "slurm") {
@@ -137,14 +178,15 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
   options.policy_options.slot_seconds = request.slot_seconds;
   options.policy_options.objective = parse_objective(request.objective);
   if (request.preemption_cooldown >= 0) options.preemption_cooldown_seconds = request.preemption_cooldown;
+  options.max_jobs_per_tenant = request.max_jobs_per_tenant;
   MOTLEY_ASSIGN(auto controller, scheduling::Controller::make(std::move(store), topology, folder, options));
   const std::string token_file = (folder / "token").string();
   if (!std::filesystem::exists(token_file)) MOTLEY_TRY(net::Secret::generate().write(token_file));
   MOTLEY_ASSIGN(const net::Secret token, net::Secret::from_file(token_file));
   const std::size_t known = controller.records().size();
   RunningScheduler running;
-  MOTLEY_ASSIGN(running.service,
-                scheduling::Service::start({listen, token, request.page}, std::move(controller), std::move(executor)));
+  MOTLEY_ASSIGN(running.service, scheduling::Service::start({listen, token, request.page, request.limits},
+                                                            std::move(controller), std::move(executor)));
   const std::string url = running.service->url();
   MOTLEY_TRY(write_file(folder / "address", url + "\n"));
   running.description =

@@ -18,6 +18,7 @@ namespace motley::app {
 struct SchedulerRequest {
   std::string state_dir = "runs/scheduler";  // the service's folder: its jobs, its token, its address
   std::string listen = "127.0.0.1:29600";    // or "unix:/PATH"
+  std::string socket_group;                  // whose users may open a unix socket, too
   net::CertificateFiles tls;
   std::string encryption = "auto";
   ClusterRequest topology;
@@ -28,6 +29,8 @@ struct SchedulerRequest {
   std::string objective = "utility";
   double slot_seconds = scheduling::ControllerOptions().policy_options.slot_seconds;
   double preemption_cooldown = -1;  // seconds; below 0: as many of a job's restarts as ControllerOptions says
+  int max_jobs_per_tenant = scheduling::ControllerOptions().max_jobs_per_tenant;
+  scheduling::RequestLimits limits;
   std::function<std::string(const scheduling::PageInput&)> page;
 
   static const OptionTable<SchedulerRequest>& options();

@@ -296,7 +296,7 @@ struct SubmitResult {
 };
 struct ListedJob {
   int id = 0;
-  std::string name, state;
+  std::string name, tenant, state;
   int workers = 0;
   std::string nodes;
   std::optional<int> resizing_to;
@@ -343,6 +343,7 @@ template <class Archive>
 void fields(Archive& archive, ListedJob& job) {
   archive.required("id", job.id);
   archive.required("name", job.name);
+  archive.required("tenant", job.tenant);
   archive.required("state", job.state);
   archive.required("workers", job.workers);
   archive.required("nodes", job.nodes);

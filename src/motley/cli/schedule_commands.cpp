@@ -190,11 +190,11 @@ struct AskArguments {
 };
 
 void print_list(const ListResult& list) {
-  Rows rows = {{"id", "name", "state", "workers", "nodes", "attempt", "restart cost", "last change"}};
+  Rows rows = {{"id", "name", "state", "workers", "nodes", "attempt", "tenant", "restart cost", "last change"}};
   for (const ListedJob& job : list.jobs) {
     const auto& measured = job.measured_restart_cost;
     rows.push_back({std::to_string(job.id), job.name, job.state, std::to_string(job.workers), job.nodes,
-                    std::to_string(job.attempt),
+                    std::to_string(job.attempt), job.tenant,
                     measured ? format_seconds(*measured) + " measured" : format_seconds(job.restart_cost),
                     job.last_change});
   }

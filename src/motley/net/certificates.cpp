@@ -200,10 +200,19 @@ std::string describe_certificate(X509* certificate) {
                      fmt::join(alternative_names(certificate), "', '"));
 }
 
-Status check_speaks_for(X509* certificate, const std::string& tenant, const std::string& whose) {
+Represented represented_by(X509* certificate) {
+  Represented represented;
   for (const std::string& name : alternative_names(certificate)) {
-    if (name == kServer || (name.starts_with(kTenant) && name.substr(kTenant.size()) == tenant)) return {};
+    if (name == kServer) represented.is_server = true;
+    if (name.starts_with(kTenant) && name != kTenant) represented.tenants.push_back(name.substr(kTenant.size()));
   }
+  return represented;
+}
+
+Status check_speaks_for(X509* certificate, const std::string& tenant, const std::string& whose) {
+  const Represented represented = represented_by(certificate);
+  const auto& tenants = represented.tenants;
+  if (represented.is_server || std::ranges::find(tenants, tenant) != tenants.end()) return {};
   return fail(ErrorCode::kRefused,
               "{} does not speak for tenant '{}': it is {}; accepted: one with the subject alternative name {}{} or {}",
               whose, tenant, describe_certificate(certificate), kTenant, tenant, kServer);

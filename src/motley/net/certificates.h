@@ -67,6 +67,12 @@ class Certificates {
 
 // Who a certificate is of and what it names, for messages.
 std::string describe_certificate(x509_st* certificate);
+// For whom a certificate speaks by its names.
+struct Represented {
+  bool is_server = false;
+  std::vector<std::string> tenants = {};
+};
+Represented represented_by(x509_st* certificate);
 // kRefused where the certificate, of `whose` side, speaks neither for the tenant nor for a server.
 Status check_speaks_for(x509_st* certificate, const std::string& tenant, const std::string& whose);
 

@@ -24,6 +24,7 @@ class Channel {
 
   const Descriptor& socket() const { return socket_; }
   bool is_encrypted() const { return tls_ != nullptr; }
+  const Tls* tls() const { return tls_.get(); }  // null: in the clear
 
   // How many bytes of the parts were taken; fewer than all where the socket has no more room. Without parts, what was
   // taken before is sent as far as that goes.

@@ -2,7 +2,10 @@
 // socket.
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "motley/net/certificates.h"
@@ -19,6 +22,7 @@ struct HttpAddress {
 struct HttpListen {
   HttpAddress address;
   std::shared_ptr<const Certificates> certificates = {};  // null: in the clear
+  std::optional<gid_t> group = {};                        // whose users may open a unix socket, too
 };
 
 // "unix:/run/scheduler", "https://10.0.0.5:29600", "http://127.0.0.1:29600".

@@ -38,6 +38,8 @@ constexpr double kNoDescriptorSeconds = 0.05;
 constexpr std::string_view kBearer = "Bearer ";
 constexpr std::string_view kBasic = "Basic ";
 
+thread_local HttpPeer answered_peer;  // the library's requests carry nothing of ours
+
 // Empty where it is none.
 std::string decode_base64(const std::string& text) {
   std::string bytes(text.size() / 4 * 3, '\0');
@@ -131,8 +133,11 @@ static void bound_body(httplib::Request& request) {
 // the next request a body that nobody has read.
 class HttpRouter final : public httplib::Server {
  public:
-  void answer(HttpConnection& connection) {
+  void answer(HttpConnection& connection, bool is_unix) {
     RequestStream stream(connection);
+    const Channel& channel = connection.channel;
+    answered_peer = {.user = is_unix ? std::optional(peer_user(channel.socket())) : std::nullopt,
+                     .certificate = channel.is_encrypted() ? channel.tls()->peer() : std::nullopt};
     bool is_closed = false;
     process_request(stream, true, is_closed, bound_body);
     stream.flush();
@@ -177,7 +182,8 @@ class HttpServer::Connections {
 
 Result<HttpAddress> HttpServer::Connections::start(const HttpListen& listen) {
   const bool is_unix = listen.address.is_unix();
-  MOTLEY_ASSIGN(listener_, is_unix ? listen_at_path(listen.address.path) : listen_at(listen.address.endpoint));
+  MOTLEY_ASSIGN(listener_,
+                is_unix ? listen_at_path(listen.address.path, listen.group) : listen_at(listen.address.endpoint));
   listen_ = listen;
   if (!is_unix) listen_.address.endpoint.port = local_endpoint(listener_).port;
   wakeup_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -300,7 +306,7 @@ void HttpServer::Connections::answer_requests() {
     HttpConnection connection = std::move(requests_.front());
     requests_.pop_front();
     lock.unlock();
-    router_.answer(connection);
+    router_.answer(connection, listen_.address.is_unix());
     connection.channel.finish_sending();
     connection.deadline = Deadline::after(kLastSeconds);
     connection.is_answered = true;
@@ -326,6 +332,10 @@ Result<HttpAddress> HttpServer::start(const HttpListen& listen, const std::strin
 
 void HttpServer::stop() {
   connections_->stop();
+}
+
+const HttpPeer& current_peer() {
+  return answered_peer;
 }
 
 bool shows_token(const httplib::Request& request, const Secret& token, bool accepts_basic) {

@@ -3,8 +3,11 @@
 // request is there, and has one request.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "motley/net/http_address.h"
@@ -25,6 +28,14 @@ struct HttpLimits {
   // for its head is closed.
   std::size_t max_connections = 64;
 };
+
+// Who is at the other end of a request's connection, as far as that is proved.
+struct HttpPeer {
+  std::optional<uid_t> user = {};               // of a unix socket
+  std::optional<Represented> certificate = {};  // for whom the one speaks that it has shown
+};
+// Of the request that this thread is answering.
+const HttpPeer& current_peer();
 
 class HttpServer {
  public:

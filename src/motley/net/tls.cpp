@@ -294,6 +294,14 @@ Status Tls::check_peer_speaks_for(const std::string& tenant) const {
   return status;
 }
 
+std::optional<Represented> Tls::peer() const {
+  X509* certificate = SSL_get1_peer_certificate(ssl_);
+  if (certificate == nullptr) return {};
+  Represented represented = represented_by(certificate);
+  X509_free(certificate);
+  return represented;
+}
+
 Proof Tls::exporter() const {
   Proof value{};
   const bool good = SSL_export_keying_material(ssl_, reinterpret_cast<unsigned char*>(value.data()), value.size(),

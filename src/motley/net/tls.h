@@ -54,6 +54,8 @@ class Tls {
   bool established() const { return established_; }
   // kRefused where the peer's certificate does not speak for the tenant. For an established one, by certificates.
   Status check_peer_speaks_for(const std::string& tenant) const;
+  // For whom it speaks; nothing where the peer has shown none. For an established one.
+  std::optional<Represented> peer() const;
   // A value that only the two ends of this connection know; who passes on what two others say has two different ones.
   Proof exporter() const;
 

@@ -36,11 +36,12 @@ int connect_at_once(const Descriptor& socket, const sockaddr_un& address) {
   return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
 }
 
-// Of the process that listens; 0 where that is not known.
-pid_t peer_process(const Descriptor& socket) {
-  ucred peer{};
+// The process at the other end: 0 and user -1 where that is not known.
+ucred find_peer(const Descriptor& socket) {
+  ucred peer{.pid = 0, .uid = static_cast<uid_t>(-1), .gid = static_cast<gid_t>(-1)};
   socklen_t size = sizeof peer;
-  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  return peer;
 }
 
 // Nobody listens there afterwards, and nothing is there.
@@ -58,14 +59,14 @@ Status clear(const std::string& path, const sockaddr_un& address) {
     return fail(ErrorCode::kUnavailable, "cannot replace the socket '{}' of a process that has ended: {}", path,
                 errno_text());
   }
-  const pid_t process = problem == 0 ? peer_process(socket) : 0;
+  const pid_t process = problem == 0 ? find_peer(socket).pid : 0;
   return fail(ErrorCode::kUnavailable, "cannot listen at 'unix:{}': {} listens there; stop it, or choose another path",
               path, process > 0 ? fmt::format("process {}", process) : "another process");
 }
 
 }  // namespace
 
-Result<Descriptor> listen_at_path(const std::string& path) {
+Result<Descriptor> listen_at_path(const std::string& path, std::optional<gid_t> group) {
   MOTLEY_ASSIGN(const sockaddr_un address, to_address(path));
   // Held until this one listens: another that starts at the same time waits, and sees that.
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
@@ -78,6 +79,7 @@ Result<Descriptor> listen_at_path(const std::string& path) {
   // The file has its mode from the beginning.
   if (!socket.valid() || ::fchmod(socket.get(), 0600) != 0 ||
       ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      (group && (::chown(path.c_str(), static_cast<uid_t>(-1), *group) != 0 || ::chmod(path.c_str(), 0660) != 0)) ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
     return fail(ErrorCode::kUnavailable, "cannot listen at 'unix:{}': {}", path, errno_text());
   }
@@ -86,6 +88,10 @@ Result<Descriptor> listen_at_path(const std::string& path) {
 
 void remove_socket(const std::string& path) {
   ::unlink(path.c_str());
+}
+
+uid_t peer_user(const Descriptor& socket) {
+  return find_peer(socket).uid;
 }
 
 Result<Descriptor> connect_to_path(const std::string& path, const Deadline& deadline) {

@@ -79,9 +79,9 @@ class JobTables {
     for (const JobRecord* record : shown(running_)) {
       const Explanation* why = find(*record);
       const std::string resizing =
-          record->resizing.empty() ? "" : fmt::format(", to go on with {}", count_workers(record->resizing));
-      rows.push_back({fmt::format("{}", record->id), escape(record->job.name), badge(record->state),
-                      fmt::format("{}{}", count_workers(record->nodes), resizing),
+          record->resizing.to.empty() ? "" : fmt::format(", to go on with {}", count_workers(record->resizing.to));
+      rows.push_back({fmt::format("{}", record->id), escape(record->job.name), escape(record->tenant),
+                      badge(record->state), fmt::format("{}{}", count_workers(record->nodes), resizing),
                       escape(scheduling::describe(record->nodes)),
                       record->started > 0 ? duration(input_.now - record->started) : "–",
                       from_now(why != nullptr ? why->finishes : -1), fmt::format("{}", record->attempt),
@@ -89,9 +89,9 @@ class JobTables {
                       links(input_, *record), escape(record->changed)});
     }
     return job_card("Running", running_.size(), "Expected ends are as good as the jobs' estimated durations.",
-                    {"id", "name", "state", "workers", "nodes", "elapsed", "expected end", "attempt", "restart cost",
-                     "to read", "last change"},
-                    rows, {0, 7});
+                    {"id", "name", "tenant", "state", "workers", "nodes", "elapsed", "expected end", "attempt",
+                     "restart cost", "to read", "last change"},
+                    rows, {0, 8});
   }
 
   std::string pending() const {
@@ -100,28 +100,28 @@ class JobTables {
       const Explanation* why = find(*record);
       std::string reason = why != nullptr ? why->reason : "";
       if (why != nullptr && !why->unblocked_by.empty()) reason += "; what would let it start: " + why->unblocked_by[0];
-      rows.push_back({fmt::format("{}", record->id), escape(record->job.name), why_cell(reason),
+      rows.push_back({fmt::format("{}", record->id), escape(record->job.name), escape(record->tenant), why_cell(reason),
                       fmt::format("{}", record->job.workers), duration(input_.now - record->submitted),
                       from_now(why != nullptr ? why->starts : -1), from_now(why != nullptr ? why->finishes : -1),
                       fmt::format("{}", record->attempt), links(input_, *record)});
     }
     return job_card("Pending", pending_.size(), "In the order of their arrival.",
-                    {"id", "name", "why it waits", "asks for", "submitted", "expected start", "expected end",
+                    {"id", "name", "tenant", "why it waits", "asks for", "submitted", "expected start", "expected end",
                      "attempts", "to read"},
-                    rows, {0, 3, 7});
+                    rows, {0, 4, 8});
   }
 
   std::string over() const {
     Rows rows;
     for (const JobRecord* record : shown(over_)) {
-      rows.push_back({fmt::format("{}", record->id), escape(record->job.name), badge(record->state),
-                      duration(input_.now - record->finished) + " ago",
+      rows.push_back({fmt::format("{}", record->id), escape(record->job.name), escape(record->tenant),
+                      badge(record->state), duration(input_.now - record->finished) + " ago",
                       record->started > 0 ? duration(record->finished - record->started) : "never started",
                       fmt::format("{}", record->attempt), links(input_, *record),
                       record->state == JobState::kFailed ? why_cell(describe_end(*record, input_.now)) : ""});
     }
     return job_card("Ended", over_.size(), "The latest first.",
-                    {"id", "name", "state", "ended", "took", "attempts", "to read", "why"}, rows, {0, 5});
+                    {"id", "name", "tenant", "state", "ended", "took", "attempts", "to read", "why"}, rows, {0, 6});
   }
 
   std::vector<std::string> facts() const {

@@ -80,7 +80,7 @@ class FakeExecutor final : public Executor {
     World::Run& run = world_.runs.at({attempt.job, attempt.number});
     if (run.request == attempt.request) return maybe_fail();
     run.request = attempt.request;
-    run.wanted = world_.saved.at(attempt.job).resizing;
+    run.wanted = world_.saved.at(attempt.job).resizing.to;
     run.answers = world_.now + world_.answers_after();
     if (count_workers(run.wanted) > count_workers(run.nodes)) run.nodes = run.wanted;
     return maybe_fail();
@@ -314,7 +314,7 @@ class ResizeTest : public ControllerTest {
   void expect_restart(const std::string& why) {
     EXPECT_EQ(state("a"), JobState::kStopping);
     EXPECT_THAT(controller().find("a")->changed, HasSubstr("; by a restart, as " + why));
-    EXPECT_TRUE(controller().find("a")->resizing.empty());
+    EXPECT_TRUE(controller().find("a")->resizing.to.empty());
     step(2);
     step(1);
     EXPECT_EQ(controller().find("a")->attempt, 2);
@@ -351,7 +351,7 @@ TEST_F(ResizeTest, AJobIsResizedWithoutARestart) {
   EXPECT_EQ(run(1).request, "4 2");
   EXPECT_EQ(workers("a"), 4) << "what it is to have is its own already";
   step(1.6);
-  EXPECT_TRUE(controller().find("a")->resizing.empty());
+  EXPECT_TRUE(controller().find("a")->resizing.to.empty());
   EXPECT_EQ(controller().find("a")->changed, "grown from 2 to 4 workers, in place");
   EXPECT_DOUBLE_EQ(controller().find("a")->measured_restart_cost.value(), 1);
   EXPECT_EQ(controller().find("a")->attempt, 1);
@@ -1192,7 +1192,7 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
       }
       for (const auto& [node, workers] : used) EXPECT_LE(workers, 4) << node;
       for (const JobRecord& record : controller().records()) {
-        if (record.state == JobState::kRunning && record.resizes > 0 && record.resizing.empty()) ++resized;
+        if (record.state == JobState::kRunning && record.resizing.number > 0 && record.resizing.to.empty()) ++resized;
       }
       if (is_ending &&
           std::ranges::all_of(controller().records(), [](const JobRecord& one) { return is_over(one.state); })) {

@@ -7,7 +7,9 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "motley/base/os/file.h"
 #include "tests/temporary_folder.h"
@@ -74,7 +76,7 @@ TEST(Store, RefusesTheVersionBeforeWithTheNamesOfNow) {
   sqlite3_close(database);
   const auto store = Store::open(folder.path);
   ASSERT_FALSE(store);
-  EXPECT_THAT(store.error().message, HasSubstr("is of version 1; accepted: 3"));
+  EXPECT_THAT(store.error().message, HasSubstr("is of version 1; accepted: 4"));
   EXPECT_THAT(store.error().message, HasSubstr("waiting is now pending, done is now completed"));
 }
 
@@ -101,6 +103,32 @@ TEST(Store, TakesOverTheTablesOfVersionTwo) {
     ASSERT_EQ(jobs->size(), 2u);
     EXPECT_EQ(write_json(jobs->front()), record);
   }
+}
+
+// In which no job had a tenant.
+TEST(Store, TakesOverTheJobsOfVersionThree) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(Store::open(folder.path));
+  auto record = nlohmann::json::parse(write_json(make_record(1, "a")));
+  ASSERT_EQ(record.erase("tenant"), 1u);
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open((folder.path / "jobs.sqlite").c_str(), &database), SQLITE_OK);
+  const std::string make_old = "INSERT INTO jobs VALUES (1, 'a', '" + record.dump() + "'); PRAGMA user_version = 3";
+  EXPECT_EQ(sqlite3_exec(database, make_old.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+  {
+    const auto store = Store::open(folder.path);
+    ASSERT_TRUE(store) << store.error().message;
+    EXPECT_EQ((*store)->jobs()->front().tenant, kDefaultTenant);
+  }
+  ASSERT_EQ(sqlite3_open((folder.path / "jobs.sqlite").c_str(), &database), SQLITE_OK);
+  int version = 0;
+  const auto read = [](void* to, int, char** values, char**) {
+    return *static_cast<int*>(to) = std::atoi(values[0]), 0;
+  };
+  EXPECT_EQ(sqlite3_exec(database, "PRAGMA user_version", read, &version, nullptr), SQLITE_OK);
+  EXPECT_EQ(version, 4) << "a program before tenants would refuse what this one writes";
+  sqlite3_close(database);
 }
 
 // Commands may be private, whoever made the folder, and whatever a version before left there.

@@ -46,7 +46,8 @@ bool is_within(const Placement& inner, const Placement& outer) {
 
 // Whether a job that was submitted is one that is known: whatever tells its submission from others, as long as that is
 // not over.
-bool is_same_job(const JobRecord& known, SubmittedJob job) {
+bool is_same_job(const JobRecord& known, SubmittedJob job, const std::string& tenant) {
+  if (known.tenant != tenant) return false;
   if (!is_over(known.state)) job.submission = known.job.submission;
   return write_json(known.job) == write_json(job);
 }
@@ -117,7 +118,16 @@ std::vector<Controller::NodeResource> Controller::resources(std::size_t node) co
 
 // --- What comes from outside
 
-Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& jobs, double now) {
+// That the tenant may have so many jobs more.
+Status Controller::check_cap(const std::string& tenant, std::size_t more) const {
+  const auto has = std::ranges::count_if(places_, [&](const auto& one) { return record(one.first).tenant == tenant; });
+  if (more == 0 || to_number(more) <= options_.max_jobs_per_tenant - has) return {};
+  return fail(ErrorCode::kRefused, "tenant '{}' has {} and wants {} more; --max-jobs-per-tenant lets it have {}",
+              tenant, format_count(has, "unfinished job"), more, options_.max_jobs_per_tenant);
+}
+
+Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& jobs, double now,
+                                            const std::string& tenant) {
   std::vector<int> ids;
   std::vector<JobRecord> added;
   std::map<std::string, std::size_t> places;  // among those added, by name
@@ -132,7 +142,7 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
     const JobRecord* known = same != places.end()   ? &added[same->second]
                              : before != ids_.end() ? &record(before->second)
                                                     : nullptr;
-    const bool is_same = known != nullptr && is_same_job(*known, job);
+    const bool is_same = known != nullptr && is_same_job(*known, job, tenant);
     if (known != nullptr && !is_same && !is_over(known->state)) {
       return fail(ErrorCode::kInvalidInput,
                   "job '{}': name is that of another job, {}, which is {}; accepted: another name, or this one once "
@@ -145,8 +155,9 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
     }
     places.emplace(job.name, added.size());
     ids.push_back(to_number(records_.size() + added.size()) + 1);
-    added.push_back({.id = ids.back(), .job = job, .submitted = now});
+    added.push_back({.id = ids.back(), .tenant = tenant, .job = job, .submitted = now});
   }
+  MOTLEY_TRY(check_cap(tenant, added.size()));
   std::vector<const JobRecord*> unsaved;
   for (const JobRecord& record : added) unsaved.push_back(&record);
   MOTLEY_TRY(store_->save(unsaved));
@@ -206,16 +217,17 @@ Attempt Controller::make_attempt(const JobRecord& record) const {
   const bool is_first = first_ids_.at(record.job.name) == record.id;
   const std::filesystem::path job =
       folder_ / "jobs" / (is_first ? record.job.name : fmt::format("{}~{}", record.job.name, record.id));
-  return {record.id,
-          record.job.name,
-          record.attempt,
-          make_command(record.job, count_workers(record.nodes), record.attempt, (job / "work").string()),
-          record.job.directory,
-          job / fmt::format("attempt-{}", record.attempt),
-          record.nodes,
-          record.resizing.empty() ? "" : fmt::format("{} {}", count_workers(record.resizing), record.resizes),
-          record.job.cpus_per_worker,
-          record.job.memory_bytes_per_worker};
+  return {
+      record.id,
+      record.job.name,
+      record.attempt,
+      make_command(record.job, count_workers(record.nodes), record.attempt, (job / "work").string()),
+      record.job.directory,
+      job / fmt::format("attempt-{}", record.attempt),
+      record.nodes,
+      record.resizing.to.empty() ? "" : fmt::format("{} {}", count_workers(record.resizing.to), record.resizing.number),
+      record.job.cpus_per_worker,
+      record.job.memory_bytes_per_worker};
 }
 
 Placement Controller::to_placement(const std::vector<NodeAllocation>& nodes) const {
@@ -243,14 +255,14 @@ bool Controller::are_available(const Placement& placement) const {
 void Controller::add_live(int id, Capacity* free) {
   const JobRecord& one = record(id);
   places_.emplace(id, live_.size());
-  live_.push_back({id, std::max(one.attempt_started, one.resize_asked)});
+  live_.push_back({id, std::max(one.attempt_started, one.resizing.asked)});
   jobs_.push_back(make_job(one.job, one.submitted, topology_));
   jobs_.back().elastic->restart_cost_seconds = one.restart_cost();
   Progress progress{.run_seconds = one.run_seconds,
                     .device_seconds = one.device_seconds,
                     .done_seconds = one.done_seconds,
-                    .since = std::max(one.attempt_started, one.resize_asked)};
-  const Placement there = to_placement(one.resizing.empty() ? one.nodes : one.resizing);
+                    .since = std::max(one.attempt_started, one.resizing.asked)};
+  const Placement there = to_placement(one.resizing.to.empty() ? one.nodes : one.resizing.to);
   const bool has_room = free == nullptr || free->fits(there, jobs_.back().demand());
   if (one.state == JobState::kRunning && !one.is_cancelled && !has_room) {
     record(id).changed = "stopped, as its nodes have less than it had there";
@@ -321,7 +333,7 @@ void Controller::end_job(std::size_t place, JobState state, double now) {
   one.state = state;
   one.finished = now;
   one.nodes.clear();
-  one.resizing.clear();
+  one.resizing.to.clear();
   one.stop_by = 0;
   progress_[place].placement.clear();
   places_.erase(one.id);
@@ -443,14 +455,14 @@ void Controller::follow_count(std::size_t place, double now) {
     touch(one.id);
     if (one.attempt > 1) measure(place, one.stop_seconds + live.count->since - one.attempt_started);
   }
-  if (one.resizing.empty()) return;
+  if (one.resizing.to.empty()) return;
   const bool has_answered = live.count && live.count->asked == make_attempt(one).request;
   if (has_answered && live.count->refused.empty()) {
-    measure(place, live.count->since - one.resize_asked);
-    one.nodes = std::exchange(one.resizing, {});
+    measure(place, live.count->since - one.resizing.asked);
+    one.nodes = std::exchange(one.resizing.to, {});
     one.changed += ", in place";
     touch(one.id);
-  } else if (has_answered || now >= one.resize_asked + resize_seconds(one.job)) {
+  } else if (has_answered || now >= one.resizing.asked + resize_seconds(one.job)) {
     one.changed += "; by a restart, as " +
                    (has_answered ? fmt::format("its launcher says: {}", live.count->refused)
                                  : fmt::format("it has not answered within {:.3g} s", resize_seconds(one.job)));
@@ -479,7 +491,7 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   const Placement was_on = to_placement(one.nodes);
   one.stop_seconds = was_asked ? std::max(0.0, now - (one.stop_by - one.job.grace_seconds)) : 0;
   one.nodes.clear();
-  one.resizing.clear();
+  one.resizing.to.clear();
   one.stop_by = 0;
   if (status.state == AttemptStatus::State::kEnded) one.exit_code = status.exit_code;
   if (status.state == AttemptStatus::State::kEnded && status.exit_code == 0) {
@@ -603,7 +615,7 @@ void Controller::ask_to_end(JobRecord& one, double now) {
   settle_record(places_.at(one.id), now);
   one.state = JobState::kStopping;
   one.stop_by = now + one.job.grace_seconds;
-  one.resizing.clear();
+  one.resizing.to.clear();
   Live& live = live_[places_.at(one.id)];
   live.tried = now;
   live.is_unasked = false;
@@ -614,9 +626,9 @@ void Controller::ask_to_end(JobRecord& one, double now) {
 void Controller::ask_to_resize(std::size_t place, double now) {
   settle_record(place, now);
   JobRecord& one = record(live_[place].id);
-  one.resizing = to_nodes(progress_[place].placement);
-  ++one.resizes;
-  one.resize_asked = now;
+  one.resizing.to = to_nodes(progress_[place].placement);
+  ++one.resizing.number;
+  one.resizing.asked = now;
   live_[place].tried = now;
   command(Command::Kind::kResize, one);
 }
@@ -655,7 +667,7 @@ void Controller::reconcile(double now) {
     if (has_room) free.take(held, jobs_[place].demand());
     const bool is_where_it_should = there == target && !(there.empty() && !one.nodes.empty());  // its nodes may be gone
     if (one.state != JobState::kRunning || is_where_it_should) continue;
-    if (!one.resizing.empty() && !target.empty()) continue;  // once it has answered
+    if (!one.resizing.to.empty() && !target.empty()) continue;  // once it has answered
     const std::string why_not = target.empty() ? "it stops" : why_not_in_place(place);
     if (!why_not.empty()) {
       if (!target.empty() && one.job.resize == "in-place") one.changed += "; by a restart, as " + why_not;

@@ -32,6 +32,7 @@ struct ControllerOptions {
   // A job that runs is not moved, resized or stopped for others before it ran this many times its restart cost.
   double preemption_cooldown = 10;
   std::optional<double> preemption_cooldown_seconds = {};  // this long instead
+  int max_jobs_per_tenant = 10'000;                        // that are not over
 
   double cooldown(double restart_cost) const {
     return preemption_cooldown_seconds.value_or(preemption_cooldown * restart_cost);
@@ -47,10 +48,11 @@ class Controller {
 
   // What these have changed is durable when they return. Errors: kInvalidInput, and those of the store.
   //
-  // The numbers of the jobs. One of the same name, content and submission as a job that is there is that job, so that a
-  // client that got no answer may ask again; while that is not over, whatever the submission. A name can be used again
-  // once the job that has it is over.
-  Result<std::vector<int>> submit(const std::vector<SubmittedJob>& jobs, double now);
+  // The numbers of the jobs. One of the same tenant, name, content and submission as a job that is there is that job,
+  // so that a client that got no answer may ask again; while that is not over, whatever the submission. A name can be
+  // used again once the job that has it is over. kRefused where the tenant would have more jobs than one may.
+  Result<std::vector<int>> submit(const std::vector<SubmittedJob>& jobs, double now,
+                                  const std::string& tenant = kDefaultTenant);
   Status cancel(const std::string& name, double now);
   Status drain(const std::string& node, bool is_drained);
 
@@ -124,6 +126,7 @@ class Controller {
   Controller() = default;
   JobRecord& record(int id) { return records_[index(id - 1)]; }
   const JobRecord& record(int id) const { return records_[index(id - 1)]; }
+  Status check_cap(const std::string& tenant, std::size_t more) const;
   Placement to_placement(const std::vector<NodeAllocation>& nodes) const;
   bool are_available(const Placement& placement) const;
   void add_live(int id, Capacity* free = nullptr);

@@ -274,8 +274,8 @@ void explain_live(const Controller::Snapshot& present, const ClusterTopology& re
     answer.reason = fmt::format("it {} with {} on {}", record.state == JobState::kRunning ? "runs" : "ends",
                                 format_count(count_workers(record.nodes), "worker"),
                                 format_count(std::ssize(record.nodes), "node"));
-    if (!record.resizing.empty()) {
-      answer.reason += fmt::format(", and is asked to go on with {} in place", count_workers(record.resizing));
+    if (!record.resizing.to.empty()) {
+      answer.reason += fmt::format(", and is asked to go on with {} in place", count_workers(record.resizing.to));
     }
     if (const std::string& problem = present.problems[place]; !problem.empty()) {
       answer.reason += fmt::format(", but {}; it is tried again", problem);

@@ -15,6 +15,8 @@
 
 namespace motley::scheduling {
 
+// Of all clients that are known by the token alone.
+inline constexpr const char* kDefaultTenant = "default";
 // Of a job that does not say how long it takes.
 inline constexpr double kAssumedSeconds = 3600;
 // Of a job beside other devices or numbers of workers.
@@ -175,9 +177,19 @@ inline std::string describe(const std::vector<NodeAllocation>& nodes, const char
   return text;
 }
 
+// What an attempt is asked to go on with, in place.
+struct Resizing {
+  // None: nothing. The record's `nodes` are then its own until it has answered: what it had, or what it is to have,
+  // whichever is more.
+  std::vector<NodeAllocation> to = {};
+  int number = 0;    // how often the job was asked so
+  double asked = 0;  // when it was last
+};
+
 // Times are seconds since 1970; 0: not yet.
 struct JobRecord {
-  int id = 0;  // from 1, in the order of submission
+  int id = 0;                           // from 1, in the order of submission
+  std::string tenant = kDefaultTenant;  // whose it is
   SubmittedJob job;
   JobState state = JobState::kPending;
   double submitted = 0;
@@ -189,17 +201,13 @@ struct JobRecord {
   double stop_by = 0;                 // when the attempt is killed, once it was asked to end
   bool is_killed = false;             // it was
   bool is_cancelled = false;          // its owner wants no more of it
-  double run_seconds = 0;             // of the attempts before, and of the one that runs until `resize_asked`
+  double run_seconds = 0;             // of the attempts before, and of the one that runs until `resizing.asked`
   double device_seconds = 0;          // likewise
   double done_seconds = 0;            // of what it takes, as estimated, likewise
   int failures = 0;
   int exit_code = 0;    // of the last attempt that ended by itself
   std::string changed;  // why it was last started, resized, moved or stopped
-  // What the attempt is asked to go on with, in place; none: nothing. `nodes` are then its own until it has answered:
-  // what it had, or what it is to have, whichever is more.
-  std::vector<NodeAllocation> resizing;
-  int resizes = 0;                              // how often the job was asked so
-  double resize_asked = 0;                      // when it was last
+  Resizing resizing;
   double stop_seconds = 0;                      // that the attempt before took to end, once it was asked
   bool has_progress = false;                    // the attempt has said that it has done a step
   std::optional<double> measured_restart_cost;  // seconds; each new measurement counts as much as all before
@@ -215,6 +223,7 @@ struct JobRecord {
 template <class Archive>
 void fields(Archive& archive, JobRecord& record) {
   archive.required("id", record.id);
+  archive.optional("tenant", record.tenant);
   archive.required("job", record.job);
   archive.required("state", record.state);
   archive.required("submitted", record.submitted);
@@ -232,9 +241,9 @@ void fields(Archive& archive, JobRecord& record) {
   archive.optional("failures", record.failures);
   archive.optional("exit_code", record.exit_code);
   archive.optional("last_change", record.changed);
-  archive.optional("resizing_to", record.resizing);
-  archive.optional("resizes", record.resizes);
-  archive.optional("resize_asked", record.resize_asked);
+  archive.optional("resizing_to", record.resizing.to);
+  archive.optional("resizes", record.resizing.number);
+  archive.optional("resize_asked", record.resizing.asked);
   archive.optional("stop_seconds", record.stop_seconds);
   archive.optional("has_progress", record.has_progress);
   archive.optional("measured_restart_cost", record.measured_restart_cost);

@@ -39,7 +39,10 @@ void answer(httplib::Response& response, const Json& json) {
 }
 
 void refuse(httplib::Response& response, const Error& error) {
-  response.status = error.code == ErrorCode::kInvalidInput ? 400 : 500;
+  response.status = error.code == ErrorCode::kInvalidInput  ? 400
+                    : error.code == ErrorCode::kUnavailable ? 403  // to this requester
+                    : error.code == ErrorCode::kRefused     ? 429  // beyond a cap
+                                                            : 500;
   answer(response, {{"error", error.message}});
 }
 
@@ -61,10 +64,11 @@ void fields(Archive& archive, StateQuery& query) {
 Json brief(const JobRecord& record) {
   return {{"id", record.id},
           {"name", record.job.name},
+          {"tenant", record.tenant},
           {"state", to_string(record.state)},
           {"workers", count_workers(record.nodes)},
           {"nodes", describe(record.nodes)},
-          {"resizing_to", record.resizing.empty() ? Json() : Json(count_workers(record.resizing))},
+          {"resizing_to", record.resizing.to.empty() ? Json() : Json(count_workers(record.resizing.to))},
           {"attempt", record.attempt},
           {"restart_cost", record.job.restart_cost_seconds},
           {"measured_restart_cost", record.measured_restart_cost ? Json(*record.measured_restart_cost) : Json()},
@@ -76,7 +80,7 @@ Json brief(const JobRecord& record) {
 
 // --- Answers to requests
 
-Result<Json> list_jobs(Controller& controller, const httplib::Request& request) {
+Result<Json> list_jobs(Controller& controller, const httplib::Request& request, const Requester&) {
   std::optional<JobState> state;
   if (const std::string named = request.get_param_value("state"); !named.empty()) {
     MOTLEY_ASSIGN(const StateQuery query, parse_json<StateQuery>(Json{{"state", named}}.dump(), "the query"));
@@ -89,7 +93,7 @@ Result<Json> list_jobs(Controller& controller, const httplib::Request& request) 
   return Json{{"jobs", jobs}};
 }
 
-Result<Json> get_job(Controller& controller, const httplib::Request& request) {
+Result<Json> get_job(Controller& controller, const httplib::Request& request, const Requester&) {
   const JobRecord* record = controller.find(request.matches[1]);
   if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", request.matches[1].str());
   return as_json(*record);
@@ -136,12 +140,15 @@ Result<LogsQuery> read_logs_query(const httplib::Request& request) {
   return parse_json<LogsQuery>(query.dump(), "the query");
 }
 
-Result<Json> cancel_job(Controller& controller, const httplib::Request& request) {
+Result<Json> cancel_job(Controller& controller, const httplib::Request& request, const Requester& requester) {
+  if (const JobRecord* record = controller.find(request.matches[1])) {
+    MOTLEY_TRY(check_owner(requester, *record, "cancelling it is"));
+  }
   MOTLEY_TRY(controller.cancel(request.matches[1], wall_seconds()));
-  return get_job(controller, request);
+  return get_job(controller, request, requester);
 }
 
-Result<Json> list_nodes(Controller& controller, const httplib::Request&) {
+Result<Json> list_nodes(Controller& controller, const httplib::Request&, const Requester&) {
   Json all = Json::array();
   for (std::size_t i = 0; i < controller.topology().nodes.size(); ++i) {
     const Node& node = controller.topology().nodes[i];
@@ -170,9 +177,13 @@ Result<Json> list_nodes(Controller& controller, const httplib::Request&) {
 }
 
 template <bool is_drained>
-Result<Json> drain_node(Controller& controller, const httplib::Request& request) {
+Result<Json> drain_node(Controller& controller, const httplib::Request& request, const Requester& requester) {
+  if (!requester.is_operator) {
+    return fail(ErrorCode::kUnavailable, "node '{}': tenant '{}' may not drain nodes; accepted: of an operator",
+                request.matches[1].str(), requester.tenant);
+  }
   MOTLEY_TRY(controller.drain(request.matches[1], is_drained));
-  return list_nodes(controller, request);
+  return list_nodes(controller, request, requester);
 }
 
 // Says what fails, once for as long as it does; returns what it is.
@@ -226,8 +237,9 @@ std::optional<std::pair<int, std::string>> find_refusal(const httplib::Request& 
 // changed something.
 void Service::answer_locked(const httplib::Request& request, httplib::Response& response, bool changes,
                             const What& what) {
+  const Requester requester = find_requester(net::current_peer());
   const std::lock_guard lock(mutex_);
-  const Result<Json> json = what(controller_, request);
+  const Result<Json> json = what(controller_, request, requester);
   if (!json) return refuse(response, json.error());
   answer(response, *json);
   if (!changes) return;
@@ -268,23 +280,27 @@ std::shared_ptr<const std::vector<Explanation>> Service::recent_explanations() {
   return explanations;
 }
 
-// The job's latest attempt, copied.
-Result<Attempt> Service::find_attempt(const std::string& name) {
+// The latest attempt of a job of the requester's, copied.
+Result<Attempt> Service::find_own_attempt(const std::string& name) {
+  const Requester requester = find_requester(net::current_peer());
   const std::lock_guard lock(mutex_);
   const JobRecord* record = controller_.find(name);
   if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
+  MOTLEY_TRY(check_owner(requester, *record, "what it leaves to read is"));
   return controller_.make_attempt(*record);
 }
 
 // A part of what an attempt has printed, read without the lock.
 Result<Service::Json> Service::read_logs(const httplib::Request& request) {
   MOTLEY_ASSIGN(const LogsQuery query, read_logs_query(request));
+  const Requester requester = find_requester(net::current_peer());
   JobRecord record;
   std::filesystem::path file;
   {
     const std::lock_guard lock(mutex_);
     const JobRecord* found = controller_.find(request.matches[1]);
     if (found == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", request.matches[1].str());
+    MOTLEY_TRY(check_owner(requester, *found, "what it prints is"));
     record = *found;
     JobRecord read = record;
     if (query.attempt > 0) read.attempt = query.attempt;
@@ -330,17 +346,29 @@ void Service::run_steps() {
   }
 }
 
+// Counts what costs the service much, before its body is read.
+Status Service::count(const httplib::Request& request) {
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  const bool forecasts = reads ? request.path.ends_with("/why") : request.path == "/v1/what-if";
+  if (reads && !forecasts) return {};
+  return (forecasts ? forecasts_limit_ : changes_limit_)
+      .take(find_requester(net::current_peer()).tenant, monotonic_seconds());
+}
+
 void Service::route() {
+  using HandlerResponse = httplib::Server::HandlerResponse;
   httplib::Server& server = http_.server();
   server.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
     const auto refusal = find_refusal(request, options_.token);
-    if (!refusal) return httplib::Server::HandlerResponse::Unhandled;
+    const Status counted = refusal ? Status() : count(request);
+    if (!counted) refuse(response, counted.error());
+    if (!refusal) return counted ? HandlerResponse::Unhandled : HandlerResponse::Handled;
     response.status = refusal->first;
     if (response.status == 401) {
       response.set_header("WWW-Authenticate", "Basic realm=\"motley\", charset=\"UTF-8\"");
     }
     answer(response, {{"error", refusal->second}});
-    return httplib::Server::HandlerResponse::Handled;
+    return HandlerResponse::Handled;
   });
   const auto handler = [this](bool changes, const What& what) {
     return [this, changes, what](const httplib::Request& request, httplib::Response& response) {
@@ -350,10 +378,11 @@ void Service::route() {
   server.Post("/v1/jobs", [this](const httplib::Request& request, httplib::Response& response) {
     const auto jobs = parse_submitted_jobs(request.body);
     if (!jobs) return refuse(response, jobs.error());
-    answer_locked(request, response, true, [&](Controller& controller, const auto&) -> Result<Json> {
-      MOTLEY_ASSIGN(const std::vector<int> ids, controller.submit(*jobs, wall_seconds()));
-      return Json{{"ids", ids}};
-    });
+    answer_locked(
+        request, response, true, [&](Controller& controller, const auto&, const Requester& requester) -> Result<Json> {
+          MOTLEY_ASSIGN(const std::vector<int> ids, controller.submit(*jobs, wall_seconds(), requester.tenant));
+          return Json{{"ids", ids}};
+        });
   });
   server.Post("/v1/what-if", [this](const httplib::Request& request, httplib::Response& response) {
     const auto change = parse_json<WhatIf>(request.body, "the request");
@@ -366,7 +395,8 @@ void Service::route() {
   server.Get("/v1/jobs/([^/]+)/why", [this](const httplib::Request& request, httplib::Response& response) {
     answer_forecast(response, request.matches[1], [&](const Controller::Snapshot& present) -> Result<Json> {
       MOTLEY_ASSIGN(Explanation explanation, explain(present, request.matches[1]));
-      if (present.asked->failures > 0) explanation.last_output = last_lines(present.output_file);
+      const bool may_read = check_owner(find_requester(net::current_peer()), *present.asked, "").has_value();
+      if (present.asked->failures > 0 && may_read) explanation.last_output = last_lines(present.output_file);
       return as_json(explanation);
     });
   });
@@ -382,12 +412,12 @@ void Service::route() {
   server.Post("/v1/nodes/([^/]+)/drain", handler(true, drain_node<true>));
   server.Delete("/v1/nodes/([^/]+)/drain", handler(true, drain_node<false>));
   server.Get("/v1/jobs/([^/]+)/log", [this](const httplib::Request& request, httplib::Response& response) {
-    const Result<Attempt> attempt = find_attempt(request.matches[1]);
+    const Result<Attempt> attempt = find_own_attempt(request.matches[1]);
     if (!attempt) return refuse(response, attempt.error());
     answer_file(response, read_end(output_file(*attempt), kMaxLogBytes), "text/plain; charset=utf-8");
   });
   server.Get("/v1/jobs/([^/]+)/report", [this](const httplib::Request& request, httplib::Response& response) {
-    const Result<Attempt> attempt = find_attempt(request.matches[1]);
+    const Result<Attempt> attempt = find_own_attempt(request.matches[1]);
     if (!attempt) return refuse(response, attempt.error());
     response.set_header("Content-Security-Policy", kReportPolicy);
     answer_file(response, read_report(*attempt), "text/html; charset=utf-8");
@@ -403,6 +433,8 @@ Service::Service(const ServiceOptions& options, Controller controller, std::uniq
     : options_(options),
       http_({.request_seconds = kRequestSeconds, .max_body_bytes = kMaxBodyBytes}),
       executor_(std::move(executor)),
+      changes_limit_(options.limits.changes, "--max-changes-per-tenant", "changes"),
+      forecasts_limit_(options.limits.forecasts, "--max-forecasts-per-tenant", "forecasts"),
       controller_(std::move(controller)) {}
 
 Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, Controller controller,

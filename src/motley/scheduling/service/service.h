@@ -16,6 +16,9 @@
 // Every request shows the token, as "Authorization: Bearer TOKEN", or, where it is GET, as the password of a browser's
 // Basic authentication: a browser resends that whoever's page asks for it. A body is JSON, and says so. Errors are
 // {"error": "..."} with status 4xx for what the client can mend.
+//
+// Whoever may ask sees all jobs. A tenant (requester.h) changes its own, and reads what they print; operators change
+// all jobs and the nodes. No tenant has more unfinished jobs, changes or forecasts than it may.
 #pragma once
 
 #include <condition_variable>
@@ -29,6 +32,7 @@
 #include "motley/net/http_server.h"
 #include "motley/scheduling/service/controller.h"
 #include "motley/scheduling/service/explain.h"
+#include "motley/scheduling/service/requester.h"
 
 namespace httplib {
 struct Response;
@@ -47,6 +51,7 @@ struct ServiceOptions {
   net::HttpListen listen;  // port 0 takes any free one
   net::Secret token;
   std::function<std::string(const PageInput&)> page;  // HTML of GET /
+  RequestLimits limits = {};
 };
 
 class Service {
@@ -61,15 +66,17 @@ class Service {
 
  private:
   using Json = nlohmann::ordered_json;
-  using What = std::function<Result<Json>(Controller& controller, const httplib::Request& request)>;
+  using What =
+      std::function<Result<Json>(Controller& controller, const httplib::Request& request, const Requester& requester)>;
 
   Service(const ServiceOptions& options, Controller controller, std::unique_ptr<Executor> executor);
   void run_steps();
   void route();
+  Status count(const httplib::Request& request);
   void answer_forecast(httplib::Response& response, const std::string& asked,
                        const std::function<Result<Json>(const Controller::Snapshot&)>& what);
   std::shared_ptr<const std::vector<Explanation>> recent_explanations();
-  Result<Attempt> find_attempt(const std::string& name);
+  Result<Attempt> find_own_attempt(const std::string& name);
   Result<Json> read_logs(const httplib::Request& request);
   void answer_locked(const httplib::Request& request, httplib::Response& response, bool changes, const What& what);
 
@@ -78,8 +85,9 @@ class Service {
   net::HttpServer http_;
   std::thread loop_;
   const std::unique_ptr<Executor> executor_;  // the loop's own
-  std::timed_mutex forecasts_;                // one is computed at a time
-  std::mutex mutex_;                          // guards all below
+  RateLimit changes_limit_, forecasts_limit_;
+  std::timed_mutex forecasts_;  // one is computed at a time
+  std::mutex mutex_;            // guards all below
   std::condition_variable changed_;
   Controller controller_;
   std::shared_ptr<const std::vector<Explanation>> explanations_ = std::make_shared<std::vector<Explanation>>();

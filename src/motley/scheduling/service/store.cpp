@@ -15,7 +15,8 @@
 namespace motley::scheduling {
 namespace {
 
-constexpr int kVersion = 3;         // of the tables below
+constexpr int kVersion = 4;         // of the tables below
+constexpr int kNoTenants = 3;       // whose jobs are of kDefaultTenant
 constexpr int kUniqueNames = 2;     // of tables in which no two jobs had one name
 constexpr int kRenamedVersion = 1;  // whose JSON had other names
 constexpr double kLockSeconds = 1;
@@ -131,7 +132,7 @@ Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& fo
   if (!version || sqlite3_step(version.get()) != SQLITE_ROW) return store->problem("is no database");
   const int found = sqlite3_column_int(version.get(), 0);
   version.reset();  // while it reads, no table can be replaced
-  if (found != 0 && found != kVersion && found != kUniqueNames) {
+  if (found != 0 && found != kVersion && found != kNoTenants && found != kUniqueNames) {
     return fail(
         ErrorCode::kInvalidInput, "{}: is of version {}; accepted: {}{}", store->file_.string(), found, kVersion,
         found == kRenamedVersion ? fmt::format(" (a new directory), in which {}", to_string(kRenamedKeys)) : "");
@@ -145,7 +146,8 @@ Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& fo
   }
   MOTLEY_TRY(store->run(kCreateJobs));
   MOTLEY_TRY(store->run("CREATE TABLE IF NOT EXISTS drained (node TEXT PRIMARY KEY)"));
-  if (found == 0) MOTLEY_TRY(store->run(fmt::format("PRAGMA user_version = {}", kVersion).c_str()));
+  if (found == 0 || found == kNoTenants)
+    MOTLEY_TRY(store->run(fmt::format("PRAGMA user_version = {}", kVersion).c_str()));
   return store;
 }
 
