@@ -138,6 +138,21 @@ class ByTheScheduler(LiveService, Resizing):
         self.assertEqual(sorted(os.listdir(self.state / "jobs/train")), ["attempt-1", "work"])
         self.assert_as_one_worker_did("train", "--cluster", "")
 
+    def test_a_job_that_is_elastic_by_itself_is_resized_in_place(self):
+        self.serve("--cluster", "1x4", "--policy", "drf", "--slot-duration", "1s", "--preemption-cooldown", "0")
+        text = self.job.read_text().replace("epochs: 2", "epochs: 10000")
+        self.job.write_text(f"{text}cluster: {self.cluster([0.001] * 4)}\nelastic: '1:4'\n")
+        self.schedule("submit", "--name", "train", "--train", self.job, "--workers", 4, "--min-workers", 1, "--restart-cost", "30s")
+        self.wait_for_workers(4)
+        self.schedule("submit", "--name", "other", "--workers", 2, "--restart-cost", 0, "--", "bash", "-c", self.until(self.state / "other"))
+        self.wait_until("other", "running", 2)
+        self.wait_for_workers(2)
+        self.assertIn("shrunk from 4 to 2 workers for other, in place", self.schedule("why", "train"))
+        self.assertEqual(self.find_job("train")["attempt"], 1)
+        (self.state / "other").touch()
+        self.schedule("cancel", "train")
+        self.wait_until("train", "cancelled")
+
     def find_job(self, name):
         jobs = json.loads(self.schedule("list", "--json"))["jobs"]
         return next(job for job in jobs if job["name"] == name)

@@ -47,7 +47,7 @@ SubmittedJob make_job(int number) {
   job.workers = 1 + number % kMaxWorkers;
   job.min_workers = 1;
   job.max_workers = kMaxWorkers;
-  if (number % 2 == 0) job.resize = "in-place";
+  job.resize = number % 2 == 0 ? "in-place" : "restart";
   job.estimated_seconds = kAttemptSeconds;
   job.restart_cost_seconds = 0;
   job.grace_seconds = 10 * kStopSeconds;

@@ -395,13 +395,50 @@ TEST_F(ResizeTest, OneIsRestartedWhoseLauncherTakesNoSuchNumber) {
   expect_restart("its launcher takes 3 to 4 workers");
 }
 
-TEST_F(ResizeTest, AJobThatDoesNotSayThatItMayBeIsRestarted) {
+// b has 2 workers of the 4, and is to have fewer.
+TEST_F(ResizeTest, AJobThatSaysNothingOfItIsResizedAsItsLauncherAllows) {
   let_another_come();
   step(0.6);
   submit("c", 1, 1, 4);
   step(1);
-  EXPECT_EQ(state("b"), JobState::kStopping) << "its launcher could, it does not say so";
-  EXPECT_THAT(controller().find("b")->changed, ::testing::Not(HasSubstr("by a restart")));
+  EXPECT_EQ(state("b"), JobState::kRunning);
+  EXPECT_EQ(world_.runs.at({2, 1}).request, "1 1");
+  step(0.6);
+  EXPECT_EQ(controller().find("b")->changed, "shrunk from 2 to 1 worker for c, in place");
+}
+
+TEST_F(ResizeTest, AJobThatSaysNothingOfItIsRestartedWhereItsLauncherRefuses) {
+  let_another_come();
+  step(0.6);
+  world_.runs.at({2, 1}).count->min_workers = 2;
+  submit("c", 1, 1, 4);
+  step(1);
+  EXPECT_EQ(state("b"), JobState::kStopping);
+  EXPECT_EQ(controller().find("b")->changed,
+            "shrunk from 2 to 1 worker for c; by a restart, as its launcher takes 2 to 4 workers");
+}
+
+TEST_F(ResizeTest, AJobThatSaysNothingOfItIsRestartedWhereItsLauncherSaysNothing) {
+  announces_ = false;
+  let_another_come();
+  step(0.6);
+  submit("c", 1, 1, 4);
+  step(1);
+  EXPECT_EQ(state("b"), JobState::kStopping);
+  EXPECT_EQ(controller().find("b")->changed, "shrunk from 2 to 1 worker for c");
+}
+
+TEST_F(ResizeTest, AJobThatIsToBeRestartedIs) {
+  SubmittedJob restarted = job("b", 1, 1, 4);
+  restarted.resize = "restart";
+  ASSERT_TRUE(controller_->submit({restarted}, world_.now));
+  step(1);
+  step(0.6);
+  ASSERT_EQ(workers("b"), 2);
+  submit("c", 1, 1, 4);
+  step(1);
+  EXPECT_EQ(state("b"), JobState::kStopping) << "its launcher could, it is not asked";
+  EXPECT_EQ(controller().find("b")->changed, "shrunk from 2 to 1 worker for c");
 }
 
 TEST_F(ResizeTest, ACancelledJobEndsWhateverItWasAsked) {

@@ -633,14 +633,20 @@ void Controller::ask_to_resize(std::size_t place, double now) {
   command(Command::Kind::kResize, one);
 }
 
+// Whether its launcher has said that it can change its workers.
+bool Controller::can_be_resized(std::size_t place) const {
+  const std::optional<train::WorkerCount>& count = live_[place].count;
+  return count && count->max_workers > 0;
+}
+
 // Empty: it can be asked to go on with its target.
 std::string Controller::why_not_in_place(std::size_t place) const {
   const JobRecord& one = record(live_[place].id);
   const Placement& target = progress_[place].placement;
   const std::optional<train::WorkerCount>& count = live_[place].count;
   const int wanted = count_workers(target);
-  if (one.job.resize != "in-place") return "that is how it is resized";
-  if (!count || count->max_workers == 0) return "its launcher has not said that it can be resized in place";
+  if (one.job.resize == "restart") return "that is how it is resized";
+  if (!can_be_resized(place)) return "its launcher has not said that it can be resized in place";
   if (wanted < count->min_workers || wanted > count->max_workers) {
     return fmt::format("its launcher takes {} to {}", count->min_workers, format_count(count->max_workers, "worker"));
   }
@@ -670,7 +676,9 @@ void Controller::reconcile(double now) {
     if (!one.resizing.to.empty() && !target.empty()) continue;  // once it has answered
     const std::string why_not = target.empty() ? "it stops" : why_not_in_place(place);
     if (!why_not.empty()) {
-      if (!target.empty() && one.job.resize == "in-place") one.changed += "; by a restart, as " + why_not;
+      const std::string& resize = one.job.resize;
+      const bool was_hoped_for = resize == "in-place" || (resize == "auto" && can_be_resized(place));
+      if (!target.empty() && was_hoped_for) one.changed += "; by a restart, as " + why_not;
       ask_to_end(one, now);
     } else if (is_within(target, there)) {
       ask_to_resize(place, now);

@@ -141,6 +141,7 @@ class Controller {
   void measure(std::size_t place, double seconds);
   void ask_to_end(JobRecord& one, double now);
   void ask_to_resize(std::size_t place, double now);
+  bool can_be_resized(std::size_t place) const;
   std::string why_not_in_place(std::size_t place) const;
   std::vector<NodeAllocation> to_nodes(const Placement& placement) const;
   void attempt_over(std::size_t place, const AttemptStatus& status, double now);

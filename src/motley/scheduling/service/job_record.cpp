@@ -58,9 +58,10 @@ const OptionTable<SubmittedJob>& SubmittedJob::options() {
       {{"max_retries", kInteger, "how often it is restarted after a failure of its own", 0, 1e6},
        &SubmittedJob::max_retries},
       {choice("resize",
-              "how its number of workers changes: restart, or in-place where the job runs on this machine and its "
-              "launcher allows it, as that of an elastic motley train does",
-              {"restart", "in-place"}),
+              "how its number of workers changes: restart; in-place where the job runs on this machine and its "
+              "launcher allows it, as that of an elastic motley train does, which --train is then made; auto: in place "
+              "where the job is elastic as it is",
+              {"auto", "restart", "in-place"}),
        &SubmittedJob::resize},
   };
   return options;
@@ -131,7 +132,9 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
     return refuse("speedup", fmt::format("{}:{}", job.speedup[i].workers, job.speedup[i].speedup),
                   "more workers than the entry before");
   }
-  if (job.resize != "restart" && job.resize != "in-place") return refuse("resize", job.resize, "restart, in-place");
+  if (job.resize != "auto" && job.resize != "restart" && job.resize != "in-place") {
+    return refuse("resize", job.resize, "auto, restart, in-place");
+  }
   if (const Status utility = check(job.utility); !utility) {
     return fail(utility.error().within(fmt::format("job '{}'", job.name)));
   }

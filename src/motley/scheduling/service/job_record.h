@@ -55,8 +55,9 @@ struct SubmittedJob {
   // command has {workers} or MOTLEY_WORKERS in it; else more workers are of no use to it.
   std::vector<Elastic::SpeedUp> speedup = {};
   int max_retries = 0;  // how often it is started again after it failed by itself
-  // Where its number of workers changes, "restart", or "in-place" where its launcher and its nodes allow that.
-  std::string resize = "restart";
+  // Where its number of workers changes, "restart", or "in-place" where its launcher and its nodes allow that; "auto"
+  // is so, too, but for what `motley schedule submit --train` has the launcher allow.
+  std::string resize = "auto";
   // Tells this submission from others: a job of the same name, content and submission is the same one. Empty: one of
   // the same name and content is.
   std::string submission = {};
