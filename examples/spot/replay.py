@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Machines of a spot market come and go: replays a trace of that on this machine, with an elastic job.
 
-    examples/spot/replay.py [--trace FILE] [--run-directory FOLDER] [--scale FACTOR]
+    examples/spot/replay.py [--trace FILE] [--job FILE] [--run-directory FOLDER] [--scale FACTOR]
 
 Each machine is one rank, started by hand as on a machine of its own: it joins the job at the address that the log names. One that gets
 notice is sent SIGTERM, one that is lost is killed. A trace has a line for each change: seconds from the start of training, the machine's
@@ -12,6 +12,7 @@ the run's page says who came and went.
 import argparse
 import csv
 import json
+import os
 import pathlib
 import re
 import secrets
@@ -22,7 +23,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+MOTLEY = os.environ.get("MOTLEY_BINARY", str(HERE.parents[1] / "build/release/motley"))
 MACHINES = 4
 PORT = 29531
 DEADLINE = 120  # seconds of any wait
@@ -31,7 +32,8 @@ WORDS = {"joins": "joins", "notice": "gets notice", "lost": "is killed"}
 
 
 class Replay:
-    def __init__(self, run):
+    def __init__(self, job, run):
+        self.job = job
         self.run = run
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="motley-spot-"))
         (self.folder / "hosts").write_text("\n".join([f"127.0.0.1:{PORT}"] + ["127.0.0.1"] * (MACHINES - 1)) + "\n")
@@ -46,8 +48,8 @@ class Replay:
         self.starts += 1
         with log.open("w") as output:
             self.processes[machine] = subprocess.Popen(
-                [str(ROOT / "build/release/motley"), "train", str(HERE / "job.yaml"), "--run-directory", str(self.run), "--hosts",
-                 str(self.folder / "hosts"), "--secret-file", str(self.folder / "secret"), "--rank", str(machine), *flags],
+                [MOTLEY, "train", str(self.job), "--run-directory", str(self.run), "--hosts", str(self.folder / "hosts"),
+                 "--secret-file", str(self.folder / "secret"), "--rank", str(machine), *flags],
                 stdout=output, stderr=subprocess.STDOUT)
 
     def lines(self):
@@ -115,6 +117,7 @@ def report(run):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=pathlib.Path, default=HERE / "trace.csv")
+    parser.add_argument("--job", type=pathlib.Path, default=HERE / "job.yaml", help="elastic, of four workers")
     parser.add_argument("--run-directory", type=pathlib.Path, default=pathlib.Path("runs/spot"), help="must not exist yet")
     parser.add_argument("--scale", type=float, default=1, help="of the trace's seconds")
     arguments = parser.parse_args()
@@ -122,7 +125,7 @@ def main():
         parser.error(f"--run-directory: {arguments.run_directory} exists; accepted: a folder that does not")
     with arguments.trace.open() as file:
         trace = [(float(row["seconds"]), int(row["machine"]), row["event"]) for row in csv.DictReader(file)]
-    replay = Replay(arguments.run_directory)
+    replay = Replay(arguments.job, arguments.run_directory)
     for machine in range(MACHINES):
         replay.start(machine)
     replay.wait("training began", lambda: replay.steps() > 0)
@@ -134,7 +137,7 @@ def main():
     steps = replay.steps()
     replay.wait("training had gone on for 50 steps", lambda: replay.steps() > steps + 50)
     replay.stop()
-    subprocess.run([str(ROOT / "build/release/motley"), "report", str(arguments.run_directory)], check=True)
+    subprocess.run([MOTLEY, "report", str(arguments.run_directory)], check=True)
     report(arguments.run_directory)
 
 
