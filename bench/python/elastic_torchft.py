@@ -23,7 +23,8 @@ from rows import SCRIPTS, print_rows, read_flags, row, say
 WORKER = SCRIPTS.parents[1] / "bench/peers/torchft_worker.py"
 BATCH = 256
 # Seconds: without a heartbeat a replica is lost; others wait so long for it to join; an operation of gloo may take so long.
-TIMEOUTS = ((0.1, 0.1, 0.5), (0.25, 0.1, 0.5), (0.5, 0.25, 1.0), (1.0, 0.5, 1.0), (1.0, 1.0, 2.0))
+TIMEOUTS = ((0.1, 0.1, 0.25), (0.25, 0.1, 0.25), (0.1, 0.1, 0.5), (0.25, 0.1, 0.5), (0.5, 0.25, 0.5), (0.5, 0.25, 1.0), (1.0, 0.5, 1.0),
+            (1.0, 1.0, 2.0))
 
 
 class Replica:
