@@ -82,5 +82,12 @@ TEST(Crc32c, MatchesThePublishedVectors) {
   EXPECT_EQ(crc32c("6789", crc32c("12345")), 0xe3069283U) << "continues";
 }
 
+TEST(Crc64, MatchesThePublishedVector) {
+  const std::string_view digits = "123456789";
+  const auto bytes = std::as_bytes(std::span(digits));
+  EXPECT_EQ(crc64(bytes), 0x995dc9bbdf1939faU);  // the check value of CRC-64/XZ
+  EXPECT_EQ(crc64(bytes.last(4), crc64(bytes.first(5))), 0x995dc9bbdf1939faU) << "continues";
+}
+
 }  // namespace
 }  // namespace motley

@@ -135,6 +135,47 @@ class Faults(Scenario):
                     self.assertIn(intact and int(intact[1]), (None, step))
                     self.train(run, *flags, "--optimizer.learning-rate", 1e-30, "--steps", step + 1, "--resume")
 
+    def flip_bit(self, process, values):
+        """Of the first of these numbers, wherever the process has them in memory."""
+        found = 0
+        with open(f"/proc/{process}/mem", "r+b", buffering=0) as memory:
+            for line in pathlib.Path(f"/proc/{process}/maps").read_text().splitlines():
+                begin, end = (int(address, 16) for address in line.split()[0].split("-"))
+                if not line.split()[1].startswith("rw") or "/dev/" in line:
+                    continue
+                memory.seek(begin)
+                at = memory.read(end - begin).find(values)
+                if at >= 0:
+                    memory.seek(begin + at)
+                    memory.write(bytes([values[0], values[1], values[2] ^ 0x40, values[3]]))  # float32: of the fraction
+                    found += 1
+        self.assertGreater(found, 0)
+
+    def test_a_bit_that_flips_in_one_replica_gets_into_no_checkpoint(self):
+        faults = self.folder / "faults"
+        faults.mkdir()
+        flags = ("--cluster", self.cluster([0.001] * 3), "--checkpoint.every-steps", 4)
+        held, then = faults / "1.checkpoint", faults / "1.forward"
+        held.write_text("wait")
+        process = self.start("run", *flags, environment={"MOTLEY_FAULTS": str(faults)})
+        self.wait_for_step("run", 4)
+        then.write_text("wait")
+        held.unlink()
+        checkpoint = self.folder / "run/checkpoint/step-00000004"
+        deadline = time.monotonic() + 60
+        while not checkpoint.exists():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        weights = max(self.weights("run").values(), key=numpy.size)
+        self.flip_bit(self.worker_processes(process.pid)[1], weights.tobytes())
+        then.unlink()
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 1, output)
+        self.assertIn("after step 8 the weights of rank 1 differ from those of ranks 0, 2,", output.strip().splitlines()[-1])
+        self.assertEqual(os.listdir(checkpoint.parent), [checkpoint.name])
+        self.assertIn("resumed after step 4", self.train("run", *flags, "--resume"))
+        self.assertEqual(sorted(self.losses("run")), list(range(1, 21)))
+
     def small_disk(self, size):
         disk = self.folder / "disk"
         disk.mkdir()

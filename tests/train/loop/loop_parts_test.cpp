@@ -328,6 +328,52 @@ struct Saved : FakeRank {
   Reporter reporter{{}};
 };
 
+// What a rank that has weights 1 finds out where each rank tells these, after step 5, with a checkpoint of step 4.
+std::string compare_replicas(const std::vector<WeightsHash>& told, ReplicaCheck& check, std::vector<int> present = {}) {
+  const int size = static_cast<int>(told.size());
+  FakeSession session;
+  FakeGroup group(0, size);
+  group.other_numbers = [&](int rank, std::span<double> numbers) {
+    const WeightsHash& its = told[static_cast<std::size_t>(rank)];
+    const double values[] = {static_cast<double>(its.replicas), static_cast<double>(its.arithmetic),
+                             static_cast<double>(its.hash >> 32), static_cast<double>(its.hash & 0xffffffff)};
+    std::ranges::copy(values, numbers.begin());
+  };
+  TimelineRecorder timeline{0};
+  RankContext context{0, size, session, group, timeline, 10};
+  if (!present.empty()) context.present = std::move(present);
+  const Status done = check.compare(context, {.step = 5, .saved_step = 4}, told.front());
+  return done ? "" : done.error().message.substr(0, done.error().message.find(','));
+}
+
+TEST(ReplicaCheck, NamesThoseWhoseWeightsFewerHave) {
+  constexpr std::uint64_t kHigh = std::uint64_t{1} << 63;
+  ReplicaCheck check;
+  EXPECT_EQ(compare_replicas({{1, 1, 7}, {1, 1, 7}, {1, 1, 7}}, check), "");
+  EXPECT_EQ(compare_replicas({{1, 1, 7}, {1, 1, 7}, {1, 1, 6}}, check),
+            "after step 5 the weights of rank 2 differ from those of ranks 0");
+  EXPECT_EQ(compare_replicas({{1, 1, 7 + kHigh}, {1, 1, 7}, {1, 1, 7}}, check),
+            "after step 5 the weights of rank 0 differ from those of ranks 1");
+  EXPECT_EQ(compare_replicas({{1, 1, 7}, {1, 1, 6}}, check),
+            "after step 5 the weights of rank 1 differ from those of rank 0");
+}
+
+TEST(ReplicaCheck, ComparesWithinAStageAndThoseWhoAreThereAndHaveWeights) {
+  ReplicaCheck check;
+  EXPECT_EQ(compare_replicas({{1, 1, 7}, {2, 2, 6}, {1, 1, 7}, {2, 2, 6}}, check), "");
+  EXPECT_EQ(compare_replicas({{1, 1, 7}, {2, 2, 6}, {1, 1, 7}, {2, 2, 5}}, check),
+            "after step 5 the weights of rank 3 differ from those of rank 1");
+  EXPECT_EQ(compare_replicas({{1, 1, 7}, {}, {1, 1, 6}, {1, 1, 7}}, check, {0, 1, 3}), "");
+}
+
+TEST(ReplicaCheck, ComparesNobodyWhereSomeRoundOtherwise) {
+  ReplicaCheck check;
+  EXPECT_EQ(compare_replicas({{1, 1, 7}, {1, 2, 6}, {2, 1, 3}, {2, 1, 3}}, check), "");
+  EXPECT_EQ(compare_replicas({{1, 1, 7}, {1, 1, 6}}, check), "") << "one may have its weights from one that has gone";
+  EXPECT_EQ(compare_replicas({{1, 1, 7}, {1, 1, 7}, {2, 1, 3}, {2, 1, 4}}, check),
+            "after step 5 the weights of rank 3 differ from those of rank 2");
+}
+
 TEST(Checkpoints, ARunGoesOnFromWhatItSaved) {
   TemporaryFolder folder;
   Saved before(folder.path);

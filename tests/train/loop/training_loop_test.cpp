@@ -266,6 +266,40 @@ TEST(TrainingLoop, EndsWithoutACheckpointOfWeightsThatHaveExploded) {
   EXPECT_EQ(read_newest_checkpoint(run.folder.path / "checkpoint")->step, 2);
 }
 
+// What rank 1 tells of its weights, after this step.
+void alter_weights_after(FakeRun& run, std::int64_t step) {
+  run.group.other_numbers = [&run, step](int, std::span<double> numbers) {
+    if (run.progress.step >= step) numbers.back() += 1;
+  };
+}
+
+TEST(TrainingLoop, EndsWithoutACheckpointOfReplicasThatDiffer) {
+  FakeRun run(0, {.mode = "equal"}, {.every_steps = 2, .keep = 9});
+  alter_weights_after(run, 3);
+  const Status done = run.go();
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(done.error().message,
+              testing::StartsWith("after step 4 the weights of rank 1 differ from those of rank 0, "));
+  EXPECT_THAT(done.error().message, HasSubstr("(step 2)"));
+  EXPECT_EQ(read_newest_checkpoint(run.folder.path / "checkpoint")->step, 2);
+}
+
+TEST(TrainingLoop, ComparesReplicasBeforeAnEvaluationAndAtTheEnd) {
+  FakeRun evaluated;
+  evaluated.options.evaluate_every_epochs = 1;
+  evaluated.progress.next_evaluation = 1;
+  alter_weights_after(evaluated, 1);
+  EXPECT_FALSE(evaluated.go());
+  EXPECT_EQ(evaluated.progress.step, 3);
+  EXPECT_THAT(evaluated.journal, Not(Contains("evaluate 3")));
+
+  FakeRun without_checkpoints;
+  alter_weights_after(without_checkpoints, 1);
+  EXPECT_FALSE(without_checkpoints.go());
+  EXPECT_EQ(without_checkpoints.progress.step, 9);
+}
+
 TEST(TrainingLoop, EvaluationsThatAreFarBehindAreCaughtUpAtOnce) {
   FakeRun run;
   run.options.steps = 1;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <isa-l/crc.h>
+#include <isa-l/crc64.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -209,6 +210,10 @@ std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
 
 std::uint32_t crc32c(std::string_view bytes, std::uint32_t crc) {
   return crc32c(std::as_bytes(std::span(bytes.data(), bytes.size())), crc);
+}
+
+std::uint64_t crc64(std::span<const std::byte> bytes, std::uint64_t crc) {
+  return ::crc64_ecma_refl(crc, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
 }
 
 }  // namespace motley

@@ -47,6 +47,9 @@ Status rename_durably(const std::filesystem::path& from, const std::filesystem::
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 std::uint32_t crc32c(std::string_view bytes, std::uint32_t crc = 0);
 
+// CRC-64 (XZ) of the bytes, which is their ECMA-182 polynomial, reflected; `crc` continues an earlier call.
+std::uint64_t crc64(std::span<const std::byte> bytes, std::uint64_t crc = 0);
+
 // "No space left on device" and the like, for the current errno.
 std::string errno_text();
 

@@ -183,8 +183,15 @@ class Evaluator {
   virtual Result<std::optional<std::vector<Value>>> evaluate(std::int64_t step) = 0;
 };
 
+// What ranks compare of their weights (replica_check.h).
+struct WeightsHash {
+  std::uint32_t replicas = 0;    // the same number on ranks that hold the same weights; 0: to be compared with nobody's
+  std::uint32_t arithmetic = 0;  // ranks with the same number round alike as they take the optimizer's step
+  std::uint64_t hash = 0;
+};
+
 // The state of the network that is trained, as files of a checkpoint. Every operation is collective, but for
-// save_embeddings().
+// hash_weights() and save_embeddings().
 class ModelState {
  public:
   virtual ~ModelState() = default;
@@ -201,6 +208,8 @@ class ModelState {
   // Rank 0: servers write the embedding rows that they have.
   virtual Status save_embeddings() = 0;
   virtual int embedding_servers() const = 0;  // that have rows; 0: none does
+  // Of the parameters that this rank has.
+  virtual Result<WeightsHash> hash_weights() const { return WeightsHash(); }
   // Whether each rank has the optimizer's state; else servers have it, for whoever is there.
   virtual bool has_optimizer() const { return true; }
 };

@@ -369,7 +369,17 @@ bool TrainingLoop::evaluation_is_due(double epochs) const {
   return options_.evaluate_every_epochs > 0 && epochs >= progress_.next_evaluation - 1e-9;
 }
 
+// A newcomer may not have the weights yet.
+Status TrainingLoop::compare_replicas() {
+  WeightsHash own;
+  if (parts_.elastic == nullptr || !parts_.elastic->is_newcomer()) {
+    MOTLEY_ASSIGN(own, parts_.model->hash_weights());
+  }
+  return replica_check_.compare(context_, progress_, own);
+}
+
 Status TrainingLoop::evaluate() {
+  MOTLEY_TRY(compare_replicas());
   const double begin = monotonic_seconds();
   MOTLEY_ASSIGN(const auto values, parts_.evaluator->evaluate(progress_.step));
   if (!values || progress_.evaluated_step == progress_.step) {  // there is no test data, or it was told before
@@ -393,6 +403,7 @@ Status TrainingLoop::save() {
     MOTLEY_TRY(audit());
     state_.duties &= ~static_cast<unsigned>(kAudit);
   }
+  MOTLEY_TRY(compare_replicas());
   return parts_.checkpoints->save({progress_, *parts_.plan, *parts_.audit, *parts_.model}, *parts_.reporter);
 }
 

@@ -15,6 +15,7 @@
 #include "motley/train/loop/parts.h"
 #include "motley/train/loop/regrouping.h"
 #include "motley/train/loop/replanner.h"
+#include "motley/train/loop/replica_check.h"
 #include "motley/train/loop/reporter.h"
 #include "motley/train/loop/samples.h"
 
@@ -78,6 +79,7 @@ class TrainingLoop {
   Status learn_from(const AllReports& reports, double ended);
   bool synchronises_in(const Step& step) const;
   bool evaluation_is_due(double epochs) const;
+  Status compare_replicas();
   Status evaluate();
   Status audit();
   Status save();
@@ -88,7 +90,8 @@ class TrainingLoop {
   RunProgress& progress_;
   LoopState state_;
   std::optional<Regrouping> regrouping_;  // of an elastic run
-  bool has_told_workers_ = false;         // how many there are, as the one who writes
+  ReplicaCheck replica_check_;
+  bool has_told_workers_ = false;  // how many there are, as the one who writes
 };
 
 }  // namespace motley::train

@@ -3,6 +3,7 @@
 #include <map>
 #include <unordered_set>
 
+#include "motley/base/os/file.h"
 #include "motley/train/job/servers.h"
 #include "motley/train/step/tensor_file.h"
 #include "motley/train/worker/job_parts.h"
@@ -104,6 +105,29 @@ Status NetworkState::start(std::int64_t step, int embedding_servers) {
     parts_.tensors.look_up_in(std::move(table));
   }
   return parts_.sync.serve_weights(make_optimizer_spec(parts_.job), deadline);
+}
+
+// Where each rank takes the optimizer's step itself, replicas are bitwise the same where they round alike: with the
+// same build of libtorch, the same kind of device and the same instructions. How an accelerator adds up a norm, with
+// which gradients are clipped, also depends on how many cores it has.
+Result<WeightsHash> NetworkState::hash_weights() const {
+  const LocalNetwork& network = parts_.network;
+  const bool takes_step = !parts_.sync.is_served();
+  const bool depends_on_cores =
+      takes_step && !network.device.is_cpu() && parts_.layout == nullptr && parts_.job.max_grad_norm > 0;
+  WeightsHash own;
+  if (parts_.sync.is_async() || network.is_synthetic || depends_on_cores) return own;
+  own.replicas =
+      parts_.layout == nullptr ? 1 : 1 + static_cast<std::uint32_t>(parts_.layout->find_stage(parts_.context.rank));
+  own.arithmetic = 1;
+  if (takes_step) own.arithmetic += crc32c(at::show_config() + c10::DeviceTypeName(network.device.type())) / 2;
+  return nn::catch_torch(ErrorCode::kInternal, "reading the weights", [&] {
+    for (const nn::NamedTensor& parameter : network.stage->parameters()) {
+      const torch::Tensor values = parameter.tensor.detach().cpu().contiguous();
+      own.hash = crc64({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}, own.hash);
+    }
+    return own;
+  });
 }
 
 }  // namespace motley::train

@@ -40,6 +40,7 @@ class NetworkState final : public ModelState {
   Status load_weights(const std::string& text) override;
   Status load_optimizer(const std::string& text) override;
   Status start(std::int64_t step, int embedding_servers) override;
+  Result<WeightsHash> hash_weights() const override;
   Status save_embeddings() override { return parts_.tensors.table()->save(parts_.context.long_deadline()); }
   bool has_optimizer() const override { return !parts_.sync.is_served(); }
   int embedding_servers() const override {
