@@ -56,8 +56,8 @@ class TlsBench {
     return ExchangeJob::start(options_, method, std::to_string(kBytes), places, environment);
   }
 
-  Result<Comparison> compare_rounds(ExchangeJob& encrypted, ExchangeJob& plain) const {
-    return compare(pairs_, [&] { return encrypted.run("round 0 2"); }, [&] { return plain.run("round 0 2"); });
+  Result<Comparison> compare_rounds(ExchangeJob& ours, ExchangeJob& peer) const {
+    return compare(pairs_, [&] { return ours.run("round 0 2"); }, [&] { return peer.run("round 0 2"); });
   }
 
   // `bytes`: that all processes send in a round; each is encrypted once and decrypted once.
@@ -83,6 +83,24 @@ class TlsBench {
     MOTLEY_ASSIGN(ExchangeJob encrypted, start(kEncrypted, "tcp-ring", {}, places));
     MOTLEY_ASSIGN(const Comparison rounds, compare_rounds(encrypted, plain));
     add_share("ring-46.8MB-N2", rounds, 2 * kBytes);
+    return compare_with_exchange(plain);
+  }
+
+  // In the clear, a round is to take no longer than the bench `exchange` says, whose job knows of no encryption.
+  Status compare_with_exchange(ExchangeJob& plain) {
+    MOTLEY_ASSIGN(ExchangeJob exchange, ExchangeJob::start(options_, "tcp-ring-barrier", std::to_string(kBytes),
+                                                           std::vector<ExchangeJob::Place>(2)));
+    MOTLEY_ASSIGN(const Comparison rounds, compare_rounds(plain, exchange));
+    add({"ring-46.8MB-N2",
+         "plain_ratio_to_exchange",
+         rounds.ratio,
+         "",
+         false,
+         {},
+         {},
+         1.0,
+         fmt::format("{} a round in the clear, in turns with the bench exchange's {} (its tcp-N2-46.8MB)",
+                     format_seconds(rounds.ours), format_seconds(rounds.peer))});
     return {};
   }
 
