@@ -105,6 +105,23 @@ TEST_F(LaunchStateTest, TooFewWriteACheckpointAndEnd) {
   EXPECT_THAT(verdict().error().message, HasSubstr("rank 2: the end; there is no checkpoint yet"));
 }
 
+TEST_F(LaunchStateTest, TooFewMayWaitForOthersAsLongAsTheJobSays) {
+  LaunchState& state = launch({.workers = 3, .min_workers = 2, .stop_seconds = 70, .join_seconds = 300});
+  state.follow_end(0, SIGKILL, std::nullopt, 1);
+  state.follow_end(1, SIGKILL, std::nullopt, 2);
+  state.advance(2 + 300 + 70 - 0.1, 0);
+  EXPECT_THAT(processes_.signals, IsEmpty());
+  state.advance(2 + 300 + 70, 0);
+  EXPECT_THAT(processes_.signals, ElementsAre(Pair(2, SIGKILL)));
+}
+
+TEST_F(LaunchStateTest, AfterAWorkersOwnErrorNobodyWaitsForOthers) {
+  LaunchState& state = launch({.workers = 3, .min_workers = 2, .stop_seconds = 70, .join_seconds = 300});
+  state.follow_end(1, kFailed, error(ErrorCode::kDiverged, 1), 2);
+  state.advance(2 + 70, 0);
+  EXPECT_THAT(processes_.signals, ElementsAre(Pair(0, SIGKILL), Pair(2, SIGKILL)));
+}
+
 TEST_F(LaunchStateTest, AStopLeavesTimeForACheckpointAndAnotherNone) {
   LaunchState& state = launch_elastic();
   state.stop(5);

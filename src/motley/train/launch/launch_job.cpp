@@ -121,6 +121,7 @@ Status launch_job(const Job& job, const RunDirectory& run, bool resume, LaunchOp
   options.min_workers = job.execution.elastic_range().min;
   if (options.min_workers > 0) options.replacements = static_cast<int>(job.execution.replacements);
   options.stop_seconds = stop_seconds(job);
+  options.join_seconds = job.deadline.join;
   if (job.gradient_sync.consistency != "bsp") options.steps_to_stop = static_cast<int>(kMaxStepsApart);
   options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
   if (resume) options.worker_arguments.push_back("--resume");

@@ -87,8 +87,9 @@ void LaunchState::follow_end(int number, int status, std::optional<Error> error,
   workers_[static_cast<std::size_t>(number)].is_missed = is_missed;
   if (!is_missed) return;
   has_failed_ = true;
-  // Of an elastic run those who are left write a checkpoint first.
-  end_by(now + (rules_.min_workers > 0 ? rules_.stop_seconds : rules_.grace_seconds));
+  if (rules_.min_workers == 0) return end_by(now + rules_.grace_seconds);
+  // Those who are left write a checkpoint first. After another one's own error they wait for nobody.
+  end_by(now + rules_.stop_seconds + (worker.was_killed() ? rules_.join_seconds : 0));
 }
 
 // Another one takes a killed worker's place, while there are any.

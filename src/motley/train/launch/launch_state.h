@@ -29,6 +29,7 @@ struct LaunchRules {
   // And all of them after a stop, with a checkpoint written, beside so many steps, in which they hear of the stop.
   double stop_seconds = 60;
   int steps_to_stop = 1;
+  double join_seconds = 0;  // for which too few of an elastic run wait for others, once they have written a checkpoint
 };
 
 // Carries out what is decided. Workers are numbered in the order of their starts, from 0.
