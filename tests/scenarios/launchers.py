@@ -4,12 +4,13 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
 
 import numpy
-from harness import BINARY, Scenario
+from harness import BINARY, Scenario, children
 
 
 class Launchers(Scenario):
@@ -42,6 +43,32 @@ class Launchers(Scenario):
         self.run_command(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *self.command("run", *self.flags)],
                          {"OMPI_MCA_btl_base_warn_component_unused": "0"})
         self.compare("run")
+
+    def assert_rigid(self, command):
+        """An elastic job is as any other one: its result, and its end where one worker is killed."""
+        elastic = ("--elastic", "1:2")
+        told = self.run_command([*command, *self.command("run", *self.flags, *elastic)])
+        self.assertIn("elastic: 1:2 changes nothing under", told)
+        self.compare("run")
+        process = subprocess.Popen([*command, *self.command("lost", *self.flags, *elastic, "--epochs", "10000")],
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(process.kill)
+        self.wait_for_step("lost", 5)
+        os.kill(children(process.pid, "train")[-1], signal.SIGKILL)
+        output = process.communicate(timeout=120)[0]
+        self.assertNotEqual(process.returncode, 0, output)
+        self.assertNotIn("lost", [line.get("event") for line in self.lines("lost")])
+
+    def test_an_elastic_job_under_torchrun_is_rigid(self):
+        torchrun = pathlib.Path(sys.executable).parent / "torchrun"
+        if not torchrun.exists():
+            self.skipTest("torchrun is missing beside this Python")
+        self.assert_rigid([str(torchrun), "--no-python", "--nproc-per-node", "2", "--master-port", "29512"])
+
+    def test_an_elastic_job_under_mpirun_is_rigid(self):
+        if not shutil.which("mpirun"):
+            self.skipTest("mpirun is missing; Debian's package is openmpi-bin")
+        self.assert_rigid(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"])
 
     def test_a_file_of_addresses(self):
         hosts = self.folder / "hosts"

@@ -356,6 +356,13 @@ Status RankWorker::write_facts(const RunDirectory::Measured& before) const {
 
 // In the log, and as events what matters for its results.
 Status RankWorker::describe_run(const RunDirectory::Measured& before) {
+  if (!is_elastic() && !job_.execution.elastic.empty()) {
+    const std::string text =
+        fmt::format("elastic: {} changes nothing under {}, which ends the job where a process ends",
+                    job_.execution.elastic, role_.launcher);
+    spdlog::warn("{}", text);
+    MOTLEY_TRY(reporter_->event(progress_.step, "warning", text));
+  }
   const std::string work = fmt::format(
       "{} training samples, {}, {} of {}", data_.train().size(), format_count(std::ssize(context_->present), "worker"),
       format_count(data_.steps(), "step"), format_count(job_.training.global_batch_size, "sample"));
