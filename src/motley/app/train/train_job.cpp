@@ -288,7 +288,9 @@ Status train_as_started(train::Job job, const TrainRequest& request, const train
   const train::ExecutionSpec& keys = job.execution;
   const bool is_open = keys.workers == 0 && keys.elastic.empty() && keys.cluster.empty() && keys.plan.empty();
   if (is_open) job.execution.workers = role.size;
-  Result<train::ResolvedJob> read = train::resolve_job(std::move(job), role.launcher == "motley");
+  // By hand, others may join where the file has lines for more ranks than the job begins with.
+  const bool can_grow = role.launcher == "motley" || (role.launcher == "hosts" && role.size > keys.workers);
+  Result<train::ResolvedJob> read = train::resolve_job(std::move(job), can_grow);
   if (role.launcher == "motley") {
     bool writes = false;  // the launcher concludes
     Status status = read ? train::train_as_rank(*read, run, role, request.hosts, resume, writes) : fail(read.error());

@@ -131,7 +131,7 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   options.recording_seconds = kRecordingShare * job_.deadline.step;
   options.silence_seconds = job_.deadline.silence > 0 ? job_.deadline.silence : silence;
   options.is_elastic = is_elastic();
-  if (is_elastic() && role_.launcher == "motley") options.starting = static_cast<int>(job_.execution.workers);
+  if (is_elastic()) options.starting = static_cast<int>(job_.execution.workers);
   MOTLEY_ASSIGN(options.encryption, read_encryption(job_));
   options.fingerprint = fingerprint(job_, layout_ ? planning::to_json(layout_->plan()) : "");
   MOTLEY_TRY(join_session(hosts, std::move(options)));
@@ -542,6 +542,13 @@ Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const
   }
   if (role.is_newcomer && job.execution.elastic.empty()) {
     return fail(ErrorCode::kInvalidInput, "--join: the job is not elastic; accepted with elastic: MIN:MAX");
+  }
+  const auto beginners = static_cast<int>(job.execution.workers > 0 ? job.execution.workers : role.size);
+  if (role.launcher == "hosts" && !role.is_newcomer && role.rank >= beginners) {
+    return fail(ErrorCode::kInvalidInput,
+                "--rank: {} does not begin the job, which does so with workers: {}; accepted: 0 to {}, or any free "
+                "rank with --join HOST:PORT once it runs",
+                role.rank, beginners, beginners - 1);
   }
   start_logging(job.log_level, role.rank);
   inject_fault(role.rank, "starting");
