@@ -212,6 +212,38 @@ TEST(Timeline, IsDrawnByOneClock) {
   EXPECT_THAT(begins, testing::ElementsAre(std::pair(0, 0.0), std::pair(1, 1e6), std::pair(2, 2e6)));
 }
 
+TEST(Timeline, ShowsWhoWasLostAndWhatItHadDone) {
+  Folder folder;
+  TimelineRecorder lost(1), other(0);
+  lost.keep_in(folder.path, true);  // there is nothing to go on with
+  lost.record(Phase::kForward, 1, 100, 101);
+  lost.keep();
+  lost.record(Phase::kForward, 2, 101, 102);  // nobody knows of it
+  other.record(Phase::kForward, 1, 100, 101);
+  other.mark(2, 102, "rank 1 was lost");
+  TimelineRecorder newcomer(1);
+  newcomer.keep_in(folder.path, true);
+  for (TimelineRecorder* recorder : {&other, &newcomer}) recorder->mark(3, 103, "rank 1 has joined");
+  newcomer.record(Phase::kForward, 4, 104, 105);
+  std::vector<TimelinePart> parts;
+  for (const auto* recorder : {&other, &newcomer}) {
+    ASSERT_TRUE(recorder->write_part(folder.path));
+    parts.push_back({timeline_part(folder.path, recorder == &other ? 0 : 1)});
+  }
+  ASSERT_TRUE(merge_timelines(parts, folder.path / "timeline.json"));
+  std::vector<std::string> marks;
+  std::vector<std::int64_t> steps;  // of rank 1
+  const auto trace = nlohmann::json::parse(*read_file(folder.path / "timeline.json"));
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "i") {
+      marks.push_back(fmt::format("{:.0f} {}", event.at("ts").get<double>(), event.at("name").get<std::string>()));
+    }
+    if (event.at("ph") == "X" && event.at("pid") == 1) steps.push_back(event.at("args").at("step"));
+  }
+  EXPECT_THAT(marks, testing::ElementsAre("2000000 rank 1 was lost", "3000000 rank 1 has joined"));
+  EXPECT_THAT(steps, testing::ElementsAre(1, 4));
+}
+
 // As of a run that is resumed and has nothing left to do.
 TEST(Timeline, WithoutSpansLeavesWhatIsThere) {
   Folder folder;

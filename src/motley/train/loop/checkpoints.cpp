@@ -63,6 +63,7 @@ Status Checkpoints::save(const RunState& state, Reporter& reporter) {
   const double end = monotonic_seconds();
   start_clock(end);
   context_.timeline.record(Phase::kCheckpoint, step, begin, end);
+  context_.timeline.keep();
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "motley/base/os/file.h"
@@ -34,17 +35,20 @@ std::string thread_name(Phase phase) {
   }
 }
 
+constexpr std::size_t kMaxMarks = 1000;
+
 struct Part {
   int rank = 0;
   std::string name;
   std::vector<Span> spans;
+  std::vector<Mark> marks;
 };
 
 Result<Part> read_part(const std::filesystem::path& path) {
   MOTLEY_ASSIGN(const std::string text, read_file(path));
   try {
     const auto json = nlohmann::json::parse(text);
-    Part part{json.at("rank").get<int>(), json.at("name").get<std::string>(), {}};
+    Part part{json.at("rank").get<int>(), json.at("name").get<std::string>(), {}, {}};
     for (const auto& span : json.at("spans")) {
       const auto [name, step, begin, end] = span.get<std::tuple<std::string, std::int64_t, double, double>>();
       const auto phase = std::ranges::find(kPhases, name);
@@ -52,6 +56,10 @@ Result<Part> read_part(const std::filesystem::path& path) {
         return fail(ErrorCode::kCorrupt, "'{}': unknown phase '{}'", path.string(), name);
       }
       part.spans.push_back({step, begin, end, static_cast<Phase>(phase - kPhases.begin())});
+    }
+    for (const auto& mark : json.at("marks")) {
+      const auto [step, time, text] = mark.get<std::tuple<std::int64_t, double, std::string>>();
+      part.marks.push_back({step, time, text});
     }
     return part;
   } catch (const nlohmann::json::exception& error) {
@@ -96,6 +104,22 @@ void add_events(OrderedJson& events, Part part, double zero) {
   }
 }
 
+void add_marks(OrderedJson& events, const std::vector<Part>& parts, double zero) {
+  std::set<std::pair<std::int64_t, std::string>> known;
+  for (const Part& part : parts) {
+    for (const Mark& mark : part.marks) {
+      if (!known.emplace(mark.step, mark.text).second) continue;
+      events.push_back({{"ph", "i"},
+                        {"s", "g"},
+                        {"name", mark.text},
+                        {"pid", part.rank},
+                        {"tid", 0},
+                        {"ts", (mark.time - zero) * 1e6},
+                        {"args", {{"step", mark.step}}}});
+    }
+  }
+}
+
 Status write_trace(const std::filesystem::path& path, const OrderedJson& json) {
   return write_file(path, json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
 }
@@ -120,6 +144,11 @@ void TimelineRecorder::record(Phase phase, std::int64_t step, double begin, doub
   }
 }
 
+void TimelineRecorder::mark(std::int64_t step, double time, std::string text) {
+  const std::lock_guard lock(mutex_);
+  if (marks_.size() < kMaxMarks) marks_.push_back({step, time, std::move(text)});
+}
+
 std::vector<Span> TimelineRecorder::spans() const {
   const std::lock_guard lock(mutex_);
   return spans_;
@@ -134,8 +163,27 @@ Status TimelineRecorder::write_part(const std::filesystem::path& folder) const {
   for (const Span& span : spans()) {
     list.push_back({to_string(span.phase), span.step, span.begin, span.end});
   }
-  return write_trace(timeline_part(folder, rank_),
-                     {{"version", 1}, {"rank", rank_}, {"name", name_}, {"spans", std::move(list)}});
+  OrderedJson marks = OrderedJson::array();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [step, time, text] : marks_) marks.push_back({step, time, text});
+  }
+  return write_trace(
+      timeline_part(folder, rank_),
+      {{"version", 1}, {"rank", rank_}, {"name", name_}, {"spans", std::move(list)}, {"marks", std::move(marks)}});
+}
+
+void TimelineRecorder::keep_in(const std::filesystem::path& folder, bool goes_on) {
+  folder_ = folder;
+  if (!goes_on) return;
+  Result<Part> before = read_part(timeline_part(folder, rank_));
+  if (!before) return;
+  spans_ = std::move(before->spans);
+  marks_ = std::move(before->marks);
+}
+
+void TimelineRecorder::keep() const {
+  if (!folder_.empty()) (void)write_part(folder_);
 }
 
 Status merge_timelines(const std::vector<TimelinePart>& files, const std::filesystem::path& out) {
@@ -148,9 +196,11 @@ Status merge_timelines(const std::vector<TimelinePart>& files, const std::filesy
       span.end -= ahead;
       zero = std::min(zero, span.begin);
     }
+    for (Mark& mark : parts.back().marks) mark.time -= ahead;
   }
   if (zero == std::numeric_limits<double>::infinity()) return {};  // no step was recorded: what is there stays
   OrderedJson events = OrderedJson::array();
+  add_marks(events, parts, zero);
   for (Part& part : parts) add_events(events, std::move(part), zero);
   return write_trace(out, {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}});
 }

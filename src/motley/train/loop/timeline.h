@@ -31,6 +31,13 @@ struct Span {
   Phase phase = Phase::kLoad;
 };
 
+// Something that happened to the run, drawn across all ranks.
+struct Mark {
+  std::int64_t step = 0;
+  double time = 0;  // as in Span
+  std::string text;
+};
+
 struct TimelineOptions {
   std::int64_t first_steps = 50;  // these steps are recorded as long as there is room
   std::int64_t every = 1;         // and of the others each whose number divides by this
@@ -45,10 +52,18 @@ class TimelineRecorder {
 
   void record(Phase phase, std::int64_t step, double begin, double end);
 
+  // The first thousand are kept. What several ranks mark alike, of one step and in the same words, is drawn once.
+  void mark(std::int64_t step, double time, std::string text);
+
   std::vector<Span> spans() const;
 
   // Writes timeline-rank-<rank>.json into the folder.
   Status write_part(const std::filesystem::path& folder) const;
+
+  // Of a rank that may be lost: from now on keep() writes its part there, as far as that can be done. One that takes
+  // the place of another process goes on with what that has left.
+  void keep_in(const std::filesystem::path& folder, bool goes_on);
+  void keep() const;
 
  private:
   bool wanted(std::int64_t step) const { return step < options_.first_steps || step % every_ == 0; }
@@ -59,6 +74,8 @@ class TimelineRecorder {
   mutable std::mutex mutex_;
   std::int64_t every_;
   std::vector<Span> spans_;
+  std::vector<Mark> marks_;
+  std::filesystem::path folder_;  // where keep() writes; empty: nowhere
 };
 
 // The path of a rank's part in a run directory.

@@ -88,6 +88,7 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
   Status done = prepared ? loop() : prepared;
   if (done) done = finish();
   if (!done && done.error().code == ErrorCode::kLeft) {
+    timeline_->keep();
     if (writes()) MOTLEY_TRY(reporter_->flush());
     return done;
   }
@@ -222,6 +223,9 @@ Status RankWorker::open_data() {
   timeline.every =
       job_.timeline.steps == 0 ? data_.steps() + 1 : std::max<std::int64_t>(1, 2 * data_.steps() / job_.timeline.steps);
   timeline_.emplace(role_.rank, description(role_.rank).name, timeline);
+  if (is_elastic() && job_.timeline.steps > 0) {
+    timeline_->keep_in(logs(), role_.is_newcomer && role_.launcher == "motley");
+  }
   context_.emplace(role_.rank, role_.size, *session_, *group_, *timeline_, job_.deadline.step);
   if (elastic_) context_->present = elastic_->first_ranks();
   if (role_.is_newcomer) context_->writer = -1;
@@ -315,6 +319,10 @@ Status RankWorker::open_outputs() {
   reporter_->set_now(before.seconds + reporter_->now());
   MOTLEY_TRY(run_.roll_back_metrics(progress_.step));
   MOTLEY_TRY(reporter_->open(run_.folder()));
+  for (const int rank : all_ranks(role_.size)) {  // of an attempt before
+    std::error_code ignored;
+    std::filesystem::remove(timeline_part(logs(), rank), ignored);
+  }
   if (progress_.step > 0 && progress_.step >= data_.steps()) {  // the run's files say already how it came to be
     spdlog::info("step {} is done, and the job has {}: nothing is left to do; accepted: more --steps or --epochs",
                  progress_.step, data_.steps());
@@ -487,11 +495,10 @@ bool RankWorker::gathers_files() const {
 }
 
 Status RankWorker::finish() {
-  const std::filesystem::path logs = run_.folder() / "logs";
   if (job_.timeline.steps > 0) {
     std::error_code ignored;  // writing says what is wrong; between hosts the folder may be this one's alone
-    std::filesystem::create_directories(logs, ignored);
-    MOTLEY_TRY(timeline_->write_part(logs));
+    std::filesystem::create_directories(logs(), ignored);
+    MOTLEY_TRY(timeline_->write_part(logs()));
   }
   // The ranks of an elastic run have met already, and may be gone.
   const double patience = is_elastic() ? std::min(kPatienceAtEnd, context_->step_seconds) : context_->step_seconds;
@@ -511,9 +518,9 @@ Status RankWorker::finish() {
   MOTLEY_TRY(reporter_->flush());
   if (job_.timeline.steps > 0) {
     std::vector<TimelinePart> parts;
-    for (const int rank : context_->present) {
-      const auto file = timeline_part(logs, rank);
-      // A worker of an elastic run may have been lost since all was done.
+    // On this host also those that are not there any more, as far as they have kept theirs.
+    for (const int rank : role_.launcher == "motley" ? all_ranks(role_.size) : context_->present) {
+      const auto file = timeline_part(logs(), rank);
       if (!is_elastic() || std::filesystem::exists(file)) parts.push_back({file, offsets[rank]});
     }
     MOTLEY_TRY(merge_timelines(parts, run_.folder() / "timeline.json"));

@@ -62,6 +62,7 @@ class RankWorker final : public PlanFollower, public ElasticStages {
 
  private:
   bool is_elastic() const;
+  std::filesystem::path logs() const { return run_.folder() / "logs"; }
   // A newcomer has no stage until the others have made a place for it.
   bool waits_for_stage() const { return role_.is_newcomer && layout_ != nullptr && replica_ == nullptr; }
   // Of the ranks that begin together: all, or of an elastic run some.
