@@ -158,6 +158,7 @@ class JobRun {
     rules.workers = rules.max_workers = schedule_.ranks;
     rules.min_workers = schedule_.minimum;
     rules.replacements = schedule_.replacements;
+    rules.join_seconds = kGrowSeconds;
     LauncherJob& launcher = launchers_.emplace_back(
         rules, observer_, [this](int rank, LaunchedRank& launched) -> Process& { return start_rank(rank, &launched); });
     launcher_ = &cluster_.simulator.start_process(

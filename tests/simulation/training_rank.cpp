@@ -31,7 +31,6 @@ constexpr double kStepDeadlineSeconds = 30;
 constexpr double kJoinSeconds = 20;
 constexpr double kSlackSeconds = 0.5;
 constexpr double kBackwardSeconds = 0.5e-3;  // after each bucket, while it is reduced
-constexpr double kGrowSeconds = 3;           // that a job waits for more ranks where too few are left
 constexpr double kLookSeconds = 20e-3;       // between two looks at where a newcomer may join
 constexpr int kProgressLines = 100;
 

@@ -12,6 +12,8 @@
 
 namespace motley::simulation {
 
+inline constexpr double kGrowSeconds = 3;  // that the job waits for more ranks where too few are left
+
 struct RankSetup {
   net::SessionOptions session;
   ps::ServerOptions sync;  // how gradients are synchronised

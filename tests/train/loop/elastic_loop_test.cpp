@@ -23,7 +23,11 @@ namespace {
 class HubSync final : public GradientSync {
  public:
   HubSync(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
-  void begin(const Step&) override { sum = 0; }
+  void begin(const Step&) override {
+    sum = 0;
+    is_begun = true;
+  }
+  void undo() override { is_begun = false; }
   void arm(const Step&, double, std::function<void(int)>) override {}
   Status flush() override { return {}; }
   void scale(double) override {}
@@ -35,6 +39,7 @@ class HubSync final : public GradientSync {
     return {};
   }
   Status update(const Step& step) override {
+    is_begun = false;
     postponed_.emplace_back(step.number, reduced_);
     if (!postpones_) take_first_step();
     return {};
@@ -54,6 +59,7 @@ class HubSync final : public GradientSync {
   std::uint64_t bytes_sent() const override { return 0; }
 
   double sum = 0;
+  bool is_begun = false;  // a step that is to be
   std::uint64_t weights = 1;
 
  private:
@@ -188,7 +194,13 @@ class Rank final : public ElasticRanks {
   }
   Status synchronise() override { return group_.barrier(Deadline::after(10)); }
   Status take_over(std::int64_t) override { return reporter_.open(folder_); }
-  Status stand_alone() override { return fail(ErrorCode::kUnavailable, "not here"); }
+  Status stand_alone() override {
+    EXPECT_FALSE(sync_.is_begun) << "what the step under way has changed would be in the checkpoint";
+    group_.stand_alone();
+    context_.present = {context_.rank};
+    context_.writer = context_.rank;
+    return reporter_.is_open() ? Status() : reporter_.open(folder_);
+  }
   int minimum() const override { return minimum_; }
   double join_seconds() const override { return 0; }
   bool is_newcomer() const override { return is_newcomer_; }
@@ -251,7 +263,9 @@ Outcome run_ranks(Hub& hub, const std::filesystem::path& folder, int minimum, st
   outcome.done.resize(kRanks);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
-    ranks.push_back(std::make_unique<Rank>(hub, rank, folder, minimum, false, notices[static_cast<std::size_t>(rank)]));
+    const std::filesystem::path own = hub.is_cut_off(rank) ? folder / "apart" : folder;
+    std::filesystem::create_directories(own);
+    ranks.push_back(std::make_unique<Rank>(hub, rank, own, minimum, false, notices[static_cast<std::size_t>(rank)]));
   }
   {
     std::vector<std::jthread> threads;
@@ -421,6 +435,38 @@ TEST_F(ElasticLoop, WhoIsToLeaveStaysUntilANewcomerHasTheWeights) {
     }
   }
   EXPECT_TRUE(has_left);
+}
+
+TEST_F(ElasticLoop, WhoIsCutOffWritesACheckpointOfTheStepThatItHasDone) {
+  const std::uint64_t expected = expected_weights();
+  int checkpoints = 0;
+  for (std::uint32_t seed = 1; seed <= 128; ++seed) {
+    SCOPED_TRACE(seed);
+    const int rank = static_cast<int>(seed % kRanks);
+    Hub hub(seed, {{rank, static_cast<int>(seed / kRanks), seed % 8 < 4}});
+    hub.cut_off(rank);
+    const TemporaryFolder folder("/dev/shm");  // hundreds of them
+    const Outcome outcome = run_ranks(hub, folder.path, 1, seed);
+    for (const int other : outcome.alive) {
+      const Status& done = outcome.done[static_cast<std::size_t>(other)];
+      ASSERT_TRUE(done) << done.error().message;
+    }
+    ASSERT_EQ(hub.weights_after(kSteps), expected);
+    const Status& done = outcome.done[static_cast<std::size_t>(rank)];
+    if (done) continue;  // all was done before
+    ASSERT_EQ(done.error().code, ErrorCode::kRefused) << done.error().message;
+    const auto newest = read_newest_checkpoint(folder.path / "apart" / "checkpoint");
+    if (!newest) {
+      EXPECT_EQ(done.error().message, "the others go on without this rank") << newest.error().message;
+      continue;
+    }
+    ++checkpoints;
+    EXPECT_EQ(done.error().message,
+              fmt::format("the others go on without this rank; a checkpoint was written (step {})", newest->step));
+    EXPECT_EQ(newest->files.at(kWeightsFile), std::to_string(hub.weights_after(newest->step)));
+    EXPECT_EQ(parse_state(newest->files.at(kStateFile))->step, newest->step);
+  }
+  EXPECT_GT(checkpoints, 50);
 }
 
 TEST_F(ElasticLoop, TooFewEndWithACheckpoint) {

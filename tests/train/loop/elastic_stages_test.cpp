@@ -295,6 +295,7 @@ class StageRank final : public ElasticRanks, public ElasticStages {
     connect();
     return {};
   }
+  Status give_all_layers() override { return fail(ErrorCode::kUnavailable, "it has one stage"); }
   std::string take_news() override { return {}; }
 
   Result<std::vector<std::vector<int>>> regroup() override {

@@ -41,6 +41,9 @@ class Hub {
 
   // Once this rank has ended, the others go on only when another one asks for its place. Said before any begins.
   void await_newcomer(int rank) { awaited_ = rank; }
+  // Where this rank would end, it only cannot reach the others any more. Said before any begins.
+  void cut_off(int rank) { cut_off_ = rank; }
+  bool is_cut_off(int rank) const { return rank == cut_off_; }
 
   // Another one has this rank from now on. It may end where this thread is about to do something.
   void begin(int rank) {
@@ -78,6 +81,9 @@ class Hub {
   Result<std::vector<std::vector<int>>> regroup(int rank, bool is_newcomer = false) {
     std::unique_lock lock(mutex_);
     if (ends_here(rank, false)) return end(rank);
+    if (rank == cut_off_ && dead_.contains(rank)) {
+      return fail(Error{ErrorCode::kRefused, "the others go on without this rank", rank});
+    }
     ++calls_[rank];
     const std::uint64_t before = epochs_[rank];
     (is_newcomer ? newcomers_ : waiting_).insert(rank);
@@ -143,6 +149,7 @@ class Hub {
     if (std::ranges::all_of(members_, [this](int member) { return dead_.contains(member); })) members_.clear();
     install_if_all_wait();
     changed_.notify_all();
+    if (rank == cut_off_) return fail(ErrorCode::kPeerLost, "nobody can be reached");
     return fail(ErrorCode::kInternal, "this rank has ended");
   }
   // A member of this rank's epoch is lost, or the others have gone on to another one, or are about to.
@@ -178,7 +185,7 @@ class Hub {
   std::vector<int> members_;
   std::vector<std::vector<int>> history_;  // members of each epoch after the first
   std::set<int> dead_, waiting_, newcomers_, left_;
-  int awaited_ = -1, first_to_end_ = -1;  // none
+  int awaited_ = -1, cut_off_ = -1, first_to_end_ = -1;  // none
   std::uint64_t epochs_[kRanks] = {};
   std::map<std::pair<int, std::vector<int>>, std::uint64_t> next_;  // by rank and who takes part
   int calls_[kRanks] = {};
@@ -192,7 +199,7 @@ class HubGroup final : public collective::Group {
   // Of all members, or of these.
   HubGroup(Hub& hub, int rank, std::vector<int> ranks = {}) : hub_(hub), rank_(rank), ranks_(std::move(ranks)) {}
   Result<std::vector<double>> all_gather(std::span<const double> values, const Deadline&) override {
-    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, {values.begin(), values.end()}, ranks_));
+    MOTLEY_ASSIGN(const auto words, meet({values.begin(), values.end()}));
     std::vector<double> all;
     for (Word word : words) {
       word.resize(values.size());
@@ -201,7 +208,7 @@ class HubGroup final : public collective::Group {
     return all;
   }
   Status all_reduce_sum(std::span<double> values, const Deadline&) override {
-    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, {values.begin(), values.end()}, ranks_));
+    MOTLEY_ASSIGN(const auto words, meet({values.begin(), values.end()}));
     std::ranges::fill(values, 0);
     for (const Word& word : words) {
       for (std::size_t i = 0; i < word.size(); ++i) values[i] += word[i];
@@ -211,21 +218,31 @@ class HubGroup final : public collective::Group {
   Status broadcast(std::span<std::byte> bytes, int root, const Deadline&) override {
     Word own(bytes.size() / 8 + 1);
     std::memcpy(own.data(), bytes.data(), bytes.size());
-    MOTLEY_ASSIGN(const auto words, hub_.meet(rank_, own, ranks_));
+    MOTLEY_ASSIGN(const auto words, meet(own));
     std::memcpy(bytes.data(), words[static_cast<std::size_t>(ranks_.empty() ? root : ranks_[root])].data(),
                 bytes.size());
     return {};
   }
   Status barrier(const Deadline&) override {
-    MOTLEY_TRY(hub_.meet(rank_, {}, ranks_));
+    MOTLEY_TRY(meet({}));
     return {};
   }
   Result<std::int64_t> fetch_add(int, std::int64_t, const Deadline&) override { return 0; }
+  // From now on the group is of this rank alone.
+  void stand_alone() { is_alone_ = true; }
 
  private:
+  Result<std::vector<Word>> meet(Word word) {
+    if (!is_alone_) return hub_.meet(rank_, std::move(word), ranks_);
+    std::vector<Word> words(kRanks);
+    words[static_cast<std::size_t>(rank_)] = std::move(word);
+    return words;
+  }
+
   Hub& hub_;
   const int rank_;
   const std::vector<int> ranks_;
+  bool is_alone_ = false;
 };
 
 inline double gradient_at(std::uint32_t sample) {

@@ -48,6 +48,8 @@ class ElasticStages {
   // all go back, with that of the last checkpoint, or of the beginning. Who computes the same layers as before, with
   // the state that it has, keeps what its runner has of the step under way.
   virtual Status rebuild(bool goes_back) = 0;
+  // Of a rank that goes on with nobody: it gives all layers' state from now on; kUnavailable where it has not got that.
+  virtual Status give_all_layers() = 0;
   // What has changed since the last call besides who is there; empty: nothing.
   virtual std::string take_news() = 0;
 };

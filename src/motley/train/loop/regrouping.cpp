@@ -70,6 +70,16 @@ void fields(Archive& archive, Regrouping::News& news) {
   archive.required("seconds", news.seconds, NumberIs::kNotNegative);
 }
 
+Regrouping::Regrouping(const RankContext& context, const LoopParts& parts, RunProgress& progress, Loop loop)
+    : context_(context),
+      parts_(parts),
+      progress_(progress),
+      loop_(std::move(loop)),
+      told_(context.present),
+      knows_before_(!parts.elastic->is_newcomer()) {
+  if (std::ssize(context.present) < context.size) kept_ = context.present;
+}
+
 Status Regrouping::run() {
   for (;;) {
     const double begin = monotonic_seconds();
@@ -96,13 +106,26 @@ bool Regrouping::survives(const Error& error) const {
 // What this rank has is not lost with it, where the others go on without it, or none of them can be reached.
 Status Regrouping::give_up(Error error) {
   const bool is_alone = error.code == ErrorCode::kRefused && error.rank == context_.rank;
-  const bool has_all = !lacks_state() && parts_.stages == nullptr;
-  if (!is_alone || !has_all || progress_.step == 0) return fail(std::move(error));
-  const Status saved = parts_.elastic->stand_alone() ? loop_.save() : Status();
-  if (saved && progress_.saved_step == progress_.step) {
+  if (!is_alone || lacks_state() || progress_.step == 0) return fail(std::move(error));
+  const std::int64_t saved_before = progress_.saved_step;
+  const Status saved = save_alone();
+  if (saved) {
     error.message += fmt::format("; a checkpoint was written (step {})", progress_.step);
+  } else if (saved_before > 0) {
+    error.message += fmt::format("; the last checkpoint is that of step {}: {}", saved_before, saved.error().message);
+  } else {
+    error.message += fmt::format("; there is no checkpoint: {}", saved.error().message);
   }
   return fail(std::move(error));
+}
+
+Status Regrouping::save_alone() {
+  if (!parts_.checkpoints->keeps_any()) return fail(ErrorCode::kUnavailable, "this job writes none");
+  if (parts_.stages != nullptr) MOTLEY_TRY(parts_.stages->give_all_layers());
+  if (loop_.state.under_way) parts_.sync->undo();
+  if (!context_.writes()) progress_.saved_step = 0;  // another rank has written it, between hosts on its own
+  MOTLEY_TRY(parts_.elastic->stand_alone());
+  return loop_.save();
 }
 
 // With a checkpoint written, until somebody comes or goes, of which there is news then, or nobody has come in time.
@@ -157,7 +180,9 @@ Status Regrouping::tell(double begin) {
   if (news.empty()) return {};
   const bool is_lost = !lost.empty() || (left.empty() && joined.empty());
   const char* kind = is_lost ? "lost" : !left.empty() ? "left" : "joined";
-  return say(kind, fmt::format("{}", fmt::join(news, ", ")));
+  const std::string text = fmt::format("{}", fmt::join(news, ", "));
+  if (std::exchange(knows_before_, true)) context_.timeline.mark(progress_.step + 1, begin, text);
+  return say(kind, text);
 }
 
 WindowParts Regrouping::cut(const Step& step) const {
@@ -341,14 +366,14 @@ Status Regrouping::share_state(const std::vector<int>& newcomers) {
   const RunState run{progress_, *parts_.plan, *parts_.audit, *parts_.model};
   if (!is_newcomer) {
     MOTLEY_ASSIGN(Checkpoint model, parts_.checkpoints->hand_out(run, *group, root));
-    transfer_.emplace(std::move(group), root, std::move(model), context_.long_deadline());
+    transfer_.emplace(std::move(group), root, std::move(model), context_.rank, context_.long_deadline());
     return {};
   }
   const std::int64_t saved_step = progress_.saved_step;
   MOTLEY_TRY(parts_.checkpoints->take_over(run, *group, root));
   progress_.saved_step = saved_step;
   parts_.reporter->follow(*parts_.plan);
-  transfer_.emplace(std::move(group), root, Checkpoint(), context_.long_deadline());
+  transfer_.emplace(std::move(group), root, Checkpoint(), context_.rank, context_.long_deadline());
   has_weights_ = false;
   entered_after_ = progress_.step;
   return parts_.sync->postpone_updates() ? Status() : catch_up(true);

@@ -27,10 +27,7 @@ class Regrouping {
     std::function<bool()> is_asked_to_stop;
   };
   // All that is referred to must outlive this object.
-  Regrouping(const RankContext& context, const LoopParts& parts, RunProgress& progress, Loop loop)
-      : context_(context), parts_(parts), progress_(progress), loop_(std::move(loop)), told_(context.present) {
-    if (std::ssize(context.present) < context.size) kept_ = context.present;
-  }
+  Regrouping(const RankContext& context, const LoopParts& parts, RunProgress& progress, Loop loop);
 
   // Whether the error is a loss that the others go on after, once they have regrouped.
   bool survives(const Error& error) const;
@@ -70,6 +67,7 @@ class Regrouping {
   Status tell(double begin);
   Result<bool> wait_for_more();
   Status give_up(Error error);
+  Status save_alone();
 
   const RankContext& context_;
   const LoopParts& parts_;
@@ -85,6 +83,7 @@ class Regrouping {
   bool has_weights_ = false;                  // of a newcomer: those of the step that it entered after
   std::int64_t entered_after_ = 0;            // that step
   std::vector<int> told_;                     // ranks that were there when the events last said who is
+  bool knows_before_;                         // who was there before: a newcomer does not when it enters
   // Of a planned run: how often all have gone back to a checkpoint, and whether this rank has not got there.
   std::int64_t times_back_ = 0;
   bool goes_back_ = false;

@@ -15,8 +15,9 @@ namespace motley::train {
 class StateTransfer {
  public:
   // `group`: of the writer, its `root`, and those who have joined. `state`: what the writer sends; the others' is
-  // empty. Ends where the ranks change.
-  StateTransfer(std::unique_ptr<collective::Group> group, int root, Checkpoint state, const Deadline& deadline);
+  // empty. Ends where the ranks change. `rank`: this one, of the job.
+  StateTransfer(std::unique_ptr<collective::Group> group, int root, Checkpoint state, int rank,
+                const Deadline& deadline);
   ~StateTransfer();  // waits until it is over
   StateTransfer(const StateTransfer&) = delete;
   StateTransfer& operator=(const StateTransfer&) = delete;
@@ -26,7 +27,7 @@ class StateTransfer {
   Result<Checkpoint> take();
 
  private:
-  void run(int root, const Deadline& deadline);
+  void run(int root, int rank, const Deadline& deadline);
 
   const std::unique_ptr<collective::Group> group_;
   Checkpoint state_;

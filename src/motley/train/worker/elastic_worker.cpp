@@ -4,6 +4,8 @@
 
 namespace motley::train {
 
+static constexpr double kVerdictSeconds = 5;
+
 Status ElasticWorker::invite() const {
   const net::Membership& membership = session_.membership();
   const net::Member& own = membership.members[static_cast<std::size_t>(membership.rank)];
@@ -25,7 +27,8 @@ Status ElasticWorker::claim_files() {
 }
 
 Result<std::vector<std::vector<int>>> ElasticWorker::regroup() {
-  return epochs_.regroup(*parts_.context, Deadline::after(job_.deadline.join));
+  // Who is in a minority hears of it after deadline.join, and only then.
+  return epochs_.regroup(*parts_.context, Deadline::after(job_.deadline.join + kVerdictSeconds));
 }
 
 Status ElasticWorker::synchronise() {

@@ -58,6 +58,7 @@ class RankWorker final : public PlanFollower, public ElasticStages {
 
   Result<bool> lay_out(bool has_state) override;
   Status rebuild(bool goes_back) override;
+  Status give_all_layers() override;
   std::string take_news() override;
 
  private:

@@ -55,7 +55,7 @@ Status RankWorker::build() {
   if (layout_) {
     MOTLEY_TRY(join_stage());
   }
-  session_->set_phase(0, "building the network");
+  context_->set_phase(0, "building the network");
   data_.reader().start(
       layout_ ? data::Parts{layout_->is_first(role_.rank), layout_->is_last(role_.rank)} : data::Parts(),
       !layout_ || layout_->is_first(role_.rank));

@@ -121,6 +121,15 @@ Status RankWorker::rebuild(bool goes_back) {
   return {};
 }
 
+Status RankWorker::give_all_layers() {
+  if (layout_->stages() > 1) {
+    return fail(ErrorCode::kUnavailable, "this rank alone has only the weights of stage {} of {}",
+                layout_->find_stage(role_.rank) + 1, layout_->stages());
+  }
+  replica_->state->collect_from({role_.rank});
+  return {};
+}
+
 std::string RankWorker::take_news() {
   const std::vector<std::string> news = std::exchange(stage_news_, {});
   return fmt::format("{}", fmt::join(news, "; "));
