@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 import unittest
 
@@ -41,11 +40,18 @@ class ElasticRun(Scenario):
             if "loss" in line:
                 self.assertEqual(sum(line["samples"]), 60)
 
-    def wait_for_event(self, run, kind):
+    def wait_until(self, is_so):
         deadline = time.monotonic() + 60
-        while not any(line.get("event") == kind for line in self.lines(run)):
+        while not is_so():
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
+
+    def wait_for_event(self, run, kind):
+        self.wait_until(lambda: any(line.get("event") == kind for line in self.lines(run)))
+
+    def wait_for_share(self, run, rank):
+        """Until this rank has samples of a step."""
+        self.wait_until(lambda: [line for line in self.lines(run) if "loss" in line][-1]["samples"][rank] > 0)
 
     def end_at_points_of_a_step(self, *flags):
         """Runs of four workers, of which three are killed or stopped, each at another point: each run is as that of one worker."""
@@ -66,6 +72,29 @@ class ElasticRun(Scenario):
                 self.assert_as_one_worker(run)
                 runs.append(run)
         return runs
+
+    def flags_by_hand(self, port, pace, least, *flags):
+        """Of three ranks, each of which is started by itself."""
+        hosts = self.folder / "hosts"
+        hosts.write_text(f"127.0.0.1:{port}\n127.0.0.1\n127.0.0.1\n")
+        secret = self.folder / "secret"
+        secret.write_text("0123456789abcdef0123456789abcdef")
+        secret.chmod(0o600)
+        return (*self.double, "--cluster", self.cluster([pace] * 3), "--elastic", f"{least}:3", "--hosts", hosts,
+                "--secret-file", secret, *flags)
+
+    def by_hand(self, port, pace, least, *flags):
+        """Three ranks of one machine, each started by itself in a folder of its own: their processes, and the flags of all."""
+        common = self.flags_by_hand(port, pace, least, *flags)
+        return [self.start(f"own-{rank}", *common, "--rank", rank) for rank in range(3)], common
+
+    def read_address(self, rank):
+        """Where others can join this rank, which writes the run's files."""
+        lines = []
+        while "other workers can join at" not in (lines or [""])[-1]:
+            lines.append(rank.stdout.readline())
+            self.assertTrue(lines[-1], lines)
+        return lines[-1].strip().split()[-1]
 
 
 class Elastic(ElasticRun):
@@ -180,6 +209,27 @@ class Elastic(ElasticRun):
                 self.assertNotIn(0, last)
                 self.assertEqual([name for name in os.listdir(self.folder / run) if "rendezvous" in name], [])
 
+    def test_the_timeline_shows_who_came_and_went_and_what_the_lost_had_done(self):
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3", "--epochs", 40,
+                             "--replacements", 1, "--checkpoint.every-steps", 4)
+        self.wait_for_step("run", 6)
+        first = self.worker_processes(process.pid)
+        os.kill(first[1], signal.SIGKILL)
+        self.wait_for_event("run", "joined")
+        self.wait_for_share("run", 1)
+        os.kill(first[2], signal.SIGKILL)
+        self.wait_until(lambda: any("rank 2 was lost" in line.get("text", "") for line in self.lines("run")))
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        events = json.loads((self.folder / "run/timeline.json").read_text())["traceEvents"]
+        changes = [event["name"] for event in events if event["ph"] == "i"]
+        self.assertEqual(changes, ["rank 1 was lost", "rank 1 has joined", "rank 2 was lost"])
+        steps = {rank: {event["args"]["step"] for event in events if event["ph"] == "X" and event["pid"] == rank} for rank in range(3)}
+        self.assertIn(4, steps[2])
+        self.assertLessEqual({1, 2, 3, 4}, steps[1])  # of the one that was killed
+        self.assertEqual(max(steps[0]), max(steps[1]))
+        self.assertLess(max(steps[2]), max(steps[0]))
+
     def test_a_newcomer_that_is_stopped_before_it_has_joined_gives_way_to_another_one(self):
         self.train("one", *self.double, "--workers", 1)
         faults = self.folder / "faults"
@@ -211,21 +261,6 @@ class Elastic(ElasticRun):
         self.assertEqual(process.returncode, 0, output)
         self.assert_as_one_worker("run")
         self.assertIn("rank 1 came too late", (self.folder / "run/logs/rank-1.log").read_text(), output)
-
-    def flags_by_hand(self, port, pace, least, *flags):
-        """Of three ranks, each of which is started by itself."""
-        hosts = self.folder / "hosts"
-        hosts.write_text(f"127.0.0.1:{port}\n127.0.0.1\n127.0.0.1\n")
-        secret = self.folder / "secret"
-        secret.write_text("0123456789abcdef0123456789abcdef")
-        secret.chmod(0o600)
-        return (*self.double, "--cluster", self.cluster([pace] * 3), "--elastic", f"{least}:3", "--hosts", hosts,
-                "--secret-file", secret, *flags)
-
-    def by_hand(self, port, pace, least, *flags):
-        """Three ranks of one machine, each started by itself in a folder of its own: their processes, and the flags of all."""
-        common = self.flags_by_hand(port, pace, least, *flags)
-        return [self.start(f"own-{rank}", *common, "--rank", rank) for rank in range(3)], common
 
     def test_ranks_that_are_started_by_hand_go_on_each_in_its_own_folder(self):
         self.train("one", *self.double, "--workers", 1)
@@ -264,15 +299,10 @@ class Elastic(ElasticRun):
         self.assertEqual(len(list((self.folder / "own-1").glob("earlier-*/checkpoint"))), 1)
 
     def test_a_rank_that_is_put_out_leaves_a_common_folder_to_the_others(self):
-        # To the others it is on another machine, where they cannot kill it.
-        apart = ("unshare", "--pid", "--mount-proc", "--fork", "--kill-child=KILL")
-        if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
-            self.skipTest("a process-number space of its own needs root")
+        apart = self.as_on_another_machine()
         common = self.flags_by_hand(29603, 0.002, 2, "--epochs", 1000, "--deadline.join", "15 s")
         ranks = [self.start("run", *common, "--rank", rank) for rank in (0, 1)]
-        other = subprocess.Popen([*apart, *self.command("run", *common, "--rank", 2)], stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(other.kill)
+        other = self.start("run", *common, "--rank", 2, within=apart)
         self.wait_for_step("run", 5)
         (worker,) = children(other.pid, "train")
         os.kill(worker, signal.SIGSTOP)
@@ -302,12 +332,7 @@ class Elastic(ElasticRun):
         ranks, common = self.by_hand(29571, 0.001, 2, "--epochs", 40)
         self.wait_for_step("own-0", 5)
         ranks[0].kill()
-        lines = []
-        while "other workers can join at" not in (lines or [""])[-1]:  # whoever writes says it
-            lines.append(ranks[1].stdout.readline())
-            self.assertTrue(lines[-1], lines)
-        where = lines[-1].strip().split()[-1]
-        newcomer = self.start("own-again", *common, "--rank", 0, "--join", where)
+        newcomer = self.start("own-again", *common, "--rank", 0, "--join", self.read_address(ranks[1]))
         outputs = [process.communicate(timeout=120)[0] for process in (ranks[1], ranks[2], newcomer)]
         self.assertEqual([process.returncode for process in (ranks[1], ranks[2], newcomer)], [0, 0, 0], outputs)
         self.assertIn("rank 0 has joined; 3 of 3 workers go on", outputs[0])

@@ -2,10 +2,11 @@
 
 import os
 import random
+import re
 import signal
 import unittest
 
-from harness import relative_difference
+from harness import children, relative_difference
 from planned import DOUBLE, TIED, PlannedJobs
 
 LAYERS = ["flatten", *(f"{kind}{number}" for number in (1, 2, 3) for kind in ("fc", "relu", "dropout")), "output"]
@@ -21,13 +22,13 @@ class ElasticPipelines(PlannedJobs):
         super().setUp()
         self.flags = (*DOUBLE, "--model.dropout", 0.2)
 
-    def start_planned(self, run, stages, *flags, least=1, environment=None, **fields):
+    def start_planned(self, run, stages, *flags, least=1, environment=None, within=(), **fields):
         workers = sum(len(shares) for _, shares, _ in stages)
         if "--replacements" not in flags:
             flags += ("--replacements", 0)
         return self.start(run, *self.flags, "--plan", self.plan(run, stages, **fields), "--emulation",
                           self.profile({f"type{i}": self.seconds_per_sample for i in range(3)}), "--elastic", f"{least}:{workers}", *flags,
-                          environment=environment)
+                          environment=environment, within=within)
 
     def finish(self, process, expect=0):
         output = process.communicate(timeout=120)[0]
@@ -174,14 +175,16 @@ class ElasticPipelines(PlannedJobs):
         self.train("run", *self.flags, "--plan", self.plan("again", WIDE), "--deadline.join", "20 s", "--resume")
         self.assert_as_one_worker("run")
 
-    def by_hand(self, port, *flags):
-        """Four ranks of one machine, each started by itself in a folder of its own, after some steps."""
+    def by_hand(self, port, *flags, stages=WIDE, apart=()):
+        """Ranks of one machine, each started by itself in a folder of its own, after some steps; all but the last one `apart`."""
         hosts, secret = self.folder / "hosts", self.folder / "secret"
-        hosts.write_text(f"127.0.0.1:{port}\n" + "127.0.0.1\n" * 3)
+        last = sum(len(shares) for _, shares, _ in stages) - 1
+        hosts.write_text(f"127.0.0.1:{port}\n" + "127.0.0.1\n" * last)
         secret.write_text("0123456789abcdef0123456789abcdef")
         secret.chmod(0o600)
         common = ("--hosts", hosts, "--secret-file", secret, *flags)
-        ranks = [self.start_planned(f"own-{rank}", WIDE, *common, "--rank", rank) for rank in range(4)]
+        ranks = [self.start_planned(f"own-{rank}", stages, *common, "--rank", rank, within=apart if rank < last else ())
+                 for rank in range(last + 1)]
         self.wait_for_step("own-0", 5)
         return ranks
 
@@ -193,6 +196,28 @@ class ElasticPipelines(PlannedJobs):
             self.finish(rank)
         self.assertLess(relative_difference(self.weights("one"), self.weights("own-1")), 1e-9)
         self.assertEqual(self.not_used_once("own-1"), 0)
+
+    def cut_off(self, port, stages):
+        """What the last one of some ranks says once it cannot reach the others any more."""
+        ranks = self.by_hand(port, "--deadline.join", "15 s", "--epochs", 100, stages=stages, apart=self.as_on_another_machine())
+        for other in ranks[:-1]:
+            (worker,) = children(other.pid, "train")
+            os.kill(worker, signal.SIGSTOP)
+        told = self.finish(ranks[-1], expect=1).strip().splitlines()[-1]
+        self.assertIn("no majority, for 15 s; ", told)
+        return told
+
+    def test_a_rank_that_cannot_reach_the_others_writes_a_checkpoint_where_it_has_all_layers(self):
+        stages = [(10, [0.4, 0.3, 0.3], {})]
+        step = int(re.search(r"; a checkpoint was written \(step (\d+)\)", self.cut_off(29607, stages))[1])
+        self.assertTrue(list((self.folder / "own-2/checkpoint").glob(f"step-*{step}")))
+        more = ("--epochs", 100, "--steps", step + 15)
+        self.train("own-2", *self.flags, "--plan", self.plan("again", stages), *more, "--resume")
+        self.train("one", *self.flags, "--workers", 1, *more)
+        self.assertLess(relative_difference(self.weights("one"), self.weights("own-2")), 1e-9)
+
+    def test_a_rank_that_has_one_of_two_stages_says_why_it_writes_none(self):
+        self.assertIn("there is no checkpoint: this rank alone has only the weights of stage 2 of 2", self.cut_off(29608, WIDE))
 
     def test_where_the_last_checkpoint_is_in_the_folder_of_a_lost_rank_the_others_end(self):
         ranks = self.by_hand(29595, "--checkpoint.every-steps", 3)

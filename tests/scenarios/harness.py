@@ -85,6 +85,10 @@ def computed_seconds(process):
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
+def is_stopped(process):
+    return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
 def shared_memory(process):
     """The files in /dev/shm that a process has mapped, with " (deleted)" where they have no name."""
     maps = pathlib.Path(f"/proc/{process}/maps").read_text()
@@ -132,14 +136,22 @@ class Scenario(unittest.TestCase):
         self.assertEqual(done.returncode, expect, done.stdout)
         return done.stdout
 
-    def start(self, run, *flags, environment=None):
+    def start(self, run, *flags, environment=None, within=()):
+        """`within`: the words of a program that runs the command."""
         process = subprocess.Popen(
-            self.command(run, *flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [*within, *self.command(run, *flags)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, **(environment or {})},
         )
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.kill)
         return process
+
+    def as_on_another_machine(self):
+        """What start() runs a rank within, which the others then take for one of another machine: they cannot kill it."""
+        apart = ("unshare", "--pid", "--mount-proc", "--fork", "--kill-child=KILL")
+        if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+            self.skipTest("a process-number space of its own needs root")
+        return apart
 
     def start_parameter_server(self, address, listen="127.0.0.1:0"):
         """A parameter server that runs apart and writes where it listens to the file `address`."""
