@@ -27,8 +27,12 @@ struct FakeRun {
   std::string mode = "dynamic";
   bool keeps_equal = false;  // the split is never learned
   bool finished = true;
-  bool loses_one = false;  // the last worker, before step 200; another one takes its place before step 300
-  double row_bytes = 0;    // of the first worker's rows, pulled in a step; the others look none up
+  // The last worker, before step 200, after which it takes 12.5 s to go on; another one takes its place before step
+  // 300.
+  bool loses_one = false;
+  std::string loss = "lost";  // the kind of the event
+  std::string loss_text = "rank 3 was lost; 3 of 4 workers go on";
+  double row_bytes = 0;  // of the first worker's rows, pulled in a step; the others look none up
   std::string decision = "the measured speeds differ: a step should take 141 ms instead of 190 ms";
   std::string job = "model: cnn\ndataset: fashion-mnist\nglobal_batch: 256\nepochs: 3\nshares: dynamic\n";
 
@@ -170,11 +174,11 @@ struct FakeRun {
       }
       if (loses_one && (step == 199 || step == 299)) {
         const bool is_lost = step == 199;
-        lines += train::to_json(train::EventMetrics{.step = step,
-                                                    .time = time,
-                                                    .event = is_lost ? "lost" : "joined",
-                                                    .text = is_lost ? "rank 3 was lost; 3 of 4 workers go on"
-                                                                    : "rank 3 has joined; 4 of 4 workers go on"}) +
+        lines += train::to_json(
+                     train::EventMetrics{.step = step,
+                                         .time = time,
+                                         .event = is_lost ? loss : "joined",
+                                         .text = is_lost ? loss_text : "rank 3 has joined; 4 of 4 workers go on"}) +
                  "\n";
         time += is_lost ? 12.5 : 0;
       }

@@ -519,6 +519,22 @@ TEST(Report, ShowsWhoCameAndWent) {
   EXPECT_THAT(html, ContainsRegex("12\\.[4-9] s</td>"));  // the pause
 }
 
+TEST(Report, ShowsWhichServersWereLostAndWhoLeft) {
+  for (const auto& [kind, text] :
+       {std::pair("server-lost", "the server at 10.0.0.5:4711 was lost"), std::pair("left", "rank 3 has left")}) {
+    Folder folder;
+    FakeRun run;
+    run.loses_one = true;
+    run.loss = kind;
+    run.loss_text = text;
+    run.write(folder.path);
+    const std::string html = render_page(folder.path);
+    const std::size_t begin = html.find("Who came and went");
+    ASSERT_NE(begin, std::string::npos);
+    EXPECT_THAT(html.substr(begin), ContainsRegex(fmt::format("{}</td>[^/]*12\\.[4-9] s</td>", text)));
+  }
+}
+
 TEST(Report, HostileTextStaysText) {
   Folder folder;
   FakeRun run;

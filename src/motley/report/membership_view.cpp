@@ -14,7 +14,7 @@ constexpr std::size_t kBefore = 8;  // steps whose median is how long a step too
 constexpr std::size_t kMaxChanges = 100;
 
 bool is_change(const EventMetrics& event) {
-  return event.event == "lost" || event.event == "left" || event.event == "joined";
+  return event.event == "lost" || event.event == "left" || event.event == "joined" || event.event == "server-lost";
 }
 
 // The spans of time in which a worker had samples.
@@ -71,7 +71,7 @@ std::string membership_view(const Run& run) {
   }
   return card("Who came and went",
               "Pause: how much longer than the steps before it the step took in which it happened; what the others "
-              "computed in a lost worker's place is part of it.",
+              "computed in a lost worker's place is part of it, and so is waiting for another server.",
               bar_group("Taking part", format_seconds(run.metrics.steps.back().time), bars) +
                   fmt::format("<div class=\"log\" tabindex=\"0\">{}</div>\n", text_table(std::move(rows), {0, 3})),
               true);
