@@ -343,6 +343,28 @@ TEST_F(DataNodeTest, RefusesWithTheReason) {
   EXPECT_THAT(server.error().message, HasSubstr("this is a data server"));
 }
 
+TEST_F(DataNodeTest, TakesNoMoreConnectionsThanItsCap) {
+  const auto served = DataServer::start({.listen = {"127.0.0.1", 0}, .max_connections = 2}, token_,
+                                        {dataset("csv"), nullptr, access({}).keys})
+                          .value();
+  std::vector<std::unique_ptr<RemoteDataset>> readers;
+  for (int i = 0; i < 2; ++i) {
+    auto reader = RemoteDataset::open(access(served->endpoint()));
+    ASSERT_TRUE(reader) << reader.error().message;
+    readers.push_back(std::move(*reader));
+  }
+  DataServerAccess own = access(served->endpoint());
+  own.claim.identity.tenant = "another";  // which nobody has proved
+  const auto third = RemoteDataset::open(own);
+  ASSERT_FALSE(third);
+  EXPECT_THAT(third.error().message, HasSubstr("clients with this token have 2 connections here"));
+  expect_equal(make_batch(*readers[0], {5, 8}), make_batch(*dataset("csv"), {5, 8}));
+  readers.pop_back();
+  own.join_seconds = 0.1;
+  const Deadline deadline = Deadline::after(20);
+  while (!RemoteDataset::open(own)) ASSERT_FALSE(deadline.passed());
+}
+
 // A file that cannot be read ends who asks for it, with its name, and nobody who does not.
 TEST_F(DataNodeTest, SaysWhyItCannotReadSamples) {
   class Damaged final : public Dataset {

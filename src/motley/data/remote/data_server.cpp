@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "motley/base/clock.h"
@@ -30,12 +31,6 @@ std::string lines_beyond(const std::string& one, const std::string& other) {
   return text.empty() ? "nothing else" : text;
 }
 
-// Only workers that read data are let in: who holds the token for something else has come to the wrong port.
-Status is_reader(const net::Claim& claim) {
-  if (claim.identity.purpose == kDataConnection) return {};
-  return fail(ErrorCode::kRefused, "this is a data server (`motley data-server`), which serves nothing but samples");
-}
-
 }  // namespace
 
 Result<std::unique_ptr<DataServer>> DataServer::start(const DataServerOptions& options, const net::Secret& token,
@@ -57,7 +52,9 @@ DataServer::DataServer(const DataServerOptions& options, const net::Secret& toke
       data_(std::move(data)),
       descriptions_(std::move(descriptions)),
       endpoint_(net::local_endpoint(listener)),
-      acceptor_(std::move(listener), token, net::Claim{}, is_reader, options.encryption) {
+      acceptor_(
+          std::move(listener), token, net::Claim{}, [this](const net::Claim& claim) { return judge(claim); },
+          options.encryption) {
   thread_ = start_thread([this] { run(); });
 }
 
@@ -93,6 +90,23 @@ bool DataServer::wait_for_events() {
     waits_.add(*client.connection, client.connection->pending_sends() < kMaxAnswers);
   }
   return !waits_.wait();
+}
+
+// Only workers that read data are let in: who holds the token for something else has come to the wrong port.
+Status DataServer::judge(const net::Claim& claim) const {
+  if (claim.identity.purpose != kDataConnection) {
+    return fail(ErrorCode::kRefused, "this is a data server (`motley data-server`), which serves nothing but samples");
+  }
+  const std::string& tenant = claim.identity.tenant;
+  const bool knows_tenants = options_.encryption.certificates != nullptr;
+  const auto is_of_tenant = [&](const Client& client) {
+    return !knows_tenants || client.connection->peer().tenant == tenant;
+  };
+  const auto count = std::ranges::count_if(clients_, is_of_tenant);
+  if (std::cmp_less(count, options_.max_connections)) return {};
+  return fail(ErrorCode::kRefused, "{} have {} connections here; a data server lets them have {}",
+              knows_tenants ? fmt::format("clients of tenant '{}'", tenant) : "clients with this token", count,
+              options_.max_connections);
 }
 
 void DataServer::admit(net::Acceptor::PendingConnection pending) {

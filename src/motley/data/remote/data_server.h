@@ -27,6 +27,7 @@ struct DataServerOptions {
   net::Endpoint listen;          // port 0: any free one
   bool payload_checksum = true;  // over what is sent to other hosts in the clear
   net::Encryption encryption = net::Encryption::kAuto;
+  std::size_t max_connections = 4096;  // of a tenant, where certificates tell them apart, else of all together
 };
 
 // One thread serves all. Of each worker a few answers of 4 MiB at most (or one sample) lie in memory.
@@ -59,6 +60,7 @@ class DataServer {
              std::array<std::optional<Description>, 2> descriptions, Descriptor listener);
   void run();
   bool wait_for_events();
+  Status judge(const net::Claim& claim) const;
   void admit(net::Acceptor::PendingConnection pending);
   // An error ends the visit.
   Status serve(Client& client);
