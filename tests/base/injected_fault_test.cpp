@@ -55,6 +55,22 @@ TEST(InjectedFault, HappensToTheProcessThatIsNamed) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path));
 }
 
+TEST(InjectedFault, LetsAProcessGoOnThatWasStopped) {
+  const TemporaryFolder folder;
+  const pid_t other = ::fork();
+  if (other == 0) {
+    ::raise(SIGSTOP);
+    ::_exit(7);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(other, &status, WUNTRACED), other);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  ASSERT_TRUE(write_file(folder.path / "0.forward", "continue " + std::to_string(other)));
+  EXPECT_EQ(run_process(folder.path, 0), 0);
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
 TEST(InjectedFault, AFileThatSaysNothingKnownIsLeft) {
   const TemporaryFolder folder;
   for (const char* text : {"explode", "kill everybody", "kill -1"}) {
