@@ -2,6 +2,7 @@
 // set, and connections over loopback TCP without a handshake.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -82,6 +83,8 @@ class ThreadSession final : public net::Session {
   void set_encryption(net::Encryption encryption) { options_.encryption = encryption; }
   void set_tenant(const std::string& name) { options_.tenant = name; }
   void set_silence(double seconds) { options_.silence_seconds = seconds; }
+  void set_patience(double seconds) { patience_ = seconds; }
+  double patience() const override { return patience_; }
   void abort(const Error& error) override {
     Error named = error;
     named.rank = membership_.rank;
@@ -94,6 +97,7 @@ class ThreadSession final : public net::Session {
  private:
   Hub& hub_;
   bool forgets_failure_ = false;
+  double patience_ = std::numeric_limits<double>::infinity();
   net::Membership membership_;
   net::SessionOptions options_;
 };

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import random
 import shutil
 import signal
@@ -52,6 +53,18 @@ class ElasticRun(Scenario):
     def wait_for_share(self, run, rank):
         """Until this rank has samples of a step."""
         self.wait_until(lambda: [line for line in self.lines(run) if "loss" in line][-1]["samples"][rank] > 0)
+
+    def ask_for_fault(self, folder, name, how):
+        """Of a process that runs with the folder as its MOTLEY_FAULTS: nobody finds half of the file."""
+        (folder / f".{name}").write_text(how)
+        (folder / f".{name}").rename(folder / name)
+
+    def assert_has_ended(self, process):
+        try:
+            state = pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return
+        self.assertIn(state, "ZX")
 
     def end_at_points_of_a_step(self, *flags):
         """Runs of four workers, of which three are killed or stopped, each at another point: each run is as that of one worker."""
@@ -146,11 +159,31 @@ class Elastic(ElasticRun):
                                      "--replacements", 0, "--deadline.progress", "1 s",
                                      environment={"MOTLEY_FAULTS": str(faults)})
                 self.wait_for_step(run, 3)
-                (faults / f".{rank}").write_text("hang")
-                (faults / f".{rank}").rename(faults / f"{rank}.{point}")
+                self.ask_for_fault(faults, f"{rank}.{point}", "hang")
                 output = process.communicate(timeout=120)[0]
                 self.assertEqual(process.returncode, 0, output)
                 self.assertIn(f"rank {rank} was lost", output)
+                self.assert_as_one_worker(run)
+
+    def test_a_worker_that_is_stopped_in_a_copy_into_gradients_is_dead_before_the_others_go_on(self):
+        self.train("one", *self.double, "--workers", 1)
+        for victim in (0, 2):
+            with self.subTest(victim=victim):
+                run, faults = f"run-{victim}", self.folder / f"faults-{victim}"
+                faults.mkdir()
+                # The last to come sums the most.
+                paces = [0.004 if rank == victim else 0.001 for rank in range(3)]
+                process = self.start(run, *self.double, "--cluster", self.cluster(paces), "--elastic", "1:3",
+                                     "--batch-split.mode", "equal", "--replacements", 0, "--gradient-sync.method",
+                                     "shared-memory", environment={"MOTLEY_FAULTS": str(faults)})
+                self.wait_for_step(run, 3)
+                worker = self.worker_processes(process.pid)[victim]
+                self.ask_for_fault(faults, f"{victim}.reducing", "stop")
+                self.wait_for_event(run, "lost")  # written in the next epoch
+                self.assert_has_ended(worker)
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                self.assertEqual(os.listdir(faults), [])
                 self.assert_as_one_worker(run)
 
     def leave(self, run, leavers, expect):
@@ -496,6 +529,110 @@ class ElasticWithServers(ElasticWithServersRun):
                 (text,) = self.lost_servers(run)
                 self.assertIn("the next one has kept its weights", text)
                 self.assert_as_one_worker(run)
+
+    def test_a_server_that_is_stuck_is_lost_although_it_answers(self):
+        self.train("one", *self.double, "--workers", 1)
+        faults = self.folder / "faults"
+        faults.mkdir()
+        servers, flags = self.start_servers(2, faults)
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
+                             "--gradient-sync.replication", "on", "--gradient-sync.chunk-size", "64B",
+                             "--deadline.progress", "2 s", *flags)
+        self.wait_for_step("run", 5)
+        self.ask_for_fault(faults, "0.updating", "hang")
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertEqual(os.listdir(faults), [])
+        where = (self.folder / "address-1").read_text().strip()
+        self.assertIn(f"the server at {where} was lost: it has made no progress for ", output)
+        (text,) = self.lost_servers("run")
+        self.assertIn(f"the server at {where} was lost: the next one has kept its weights", text)
+        self.assertIsNone(servers[1].poll())
+        self.assert_as_one_worker("run")
+
+    def test_one_of_the_launchers_gives_way_to_another_one(self):
+        plain = ("--optimizer.momentum", 0)
+        self.train("one", *self.double, "--workers", 1, *plain)
+        faults = self.folder / "faults"
+        faults.mkdir()
+        process = self.start("run", *self.double, *plain, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
+                             "--gradient-sync.chunk-size", "64B", "--deadline.progress", "2 s", *self.own,
+                             environment={"MOTLEY_FAULTS": str(faults)})
+        self.wait_for_step("run", 5)
+        self.ask_for_fault(faults, "0.updating", "hang")
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("was lost: it has made no progress for ", output)
+        self.assertIn("another one takes its place", output)
+        (text,) = self.lost_servers("run")
+        self.assertIn("has the weights from the workers", text)
+        self.assert_as_one_worker("run")
+
+    def test_what_a_server_writes_that_was_stopped_in_an_update_is_not_used(self):
+        self.train("one", *self.double, "--workers", 1)
+        for run, count in (("channels", 2), ("memory", 1)):
+            with self.subTest(run):
+                faults, of_server = self.folder / f"faults-{run}", self.folder / f"faults-of-server-{run}"
+                faults.mkdir()
+                of_server.mkdir()
+                servers, flags = self.start_servers(count, of_server)
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
+                                     "--gradient-sync.replication", "on", "--gradient-sync.chunk-size", "64B", *flags,
+                                     environment={"MOTLEY_FAULTS": str(faults)})
+                self.wait_for_step(run, 5)
+                # Where it is in a worker's way, it wakes up in the next epoch, whose ranks join it again.
+                self.ask_for_fault(faults, "0.joining-servers", f"continue {servers[-1].pid}")
+                self.ask_for_fault(of_server, "0.updating", "stop")
+                output = process.communicate(timeout=120)[0]
+                self.assertEqual(process.returncode, 0, output)
+                self.assertEqual((os.listdir(faults), os.listdir(of_server)), ([], []))
+                self.assertTrue(self.lost_servers(run), output)
+                self.assert_as_one_worker(run)
+
+    def test_a_server_of_the_launchers_that_is_stopped_in_an_update_is_dead_before_the_workers_go_on(self):
+        plain = ("--optimizer.momentum", 0)
+        self.train("one", *self.double, "--workers", 1, *plain)
+        faults = self.folder / "faults"
+        faults.mkdir()
+        process = self.start("run", *self.double, *plain, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
+                             "--gradient-sync.chunk-size", "64B", *self.own, environment={"MOTLEY_FAULTS": str(faults)})
+        self.wait_for_step("run", 5)
+        (server,) = children(process.pid, "server")
+        self.ask_for_fault(faults, "0.updating", "stop")
+        self.wait_for_event("run", "server-lost")
+        self.assert_has_ended(server)
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assert_as_one_worker("run")
+
+    def test_what_a_worker_pushes_that_was_stopped_in_a_push_is_not_used(self):
+        # To the others it is on another machine, where they cannot kill it; its process is not the first one there,
+        # which could not be stopped.
+        apart = ("unshare", "--pid", "--mount-proc", "--fork", "--kill-child=KILL", "sh", "-c", '"$@"; exit $?', "sh")
+        if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+            self.skipTest("a process-number space of its own needs root")
+        self.train("one", *self.double, "--workers", 1)
+        faults = self.folder / "faults"
+        faults.mkdir()
+        _, flags = self.start_servers(2)
+        common = self.flags_by_hand(29605, 0.002, 2, "--gradient-sync.chunk-size", "1KB", *flags)
+        ranks = [self.start(f"own-{rank}", *common, "--rank", rank) for rank in (0, 1)]
+        other = subprocess.Popen([*apart, *self.command("own-2", *common, "--rank", 2)], stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, env={**os.environ, "MOTLEY_FAULTS": str(faults)})
+        self.addCleanup(other.stdout.close)
+        self.addCleanup(other.kill)
+        self.wait_for_step("own-0", 5)
+        (shell,) = children(other.pid, "sh")
+        (worker,) = children(shell, "train")
+        self.ask_for_fault(faults, "2.pushing", "stop")
+        self.wait_for_event("own-0", "lost")
+        os.kill(worker, signal.SIGCONT)
+        output = other.communicate(timeout=120)[0]
+        self.assertEqual(other.returncode, 1, output)
+        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], outputs)
+        self.assertEqual(os.listdir(faults), [])
+        self.assert_as_one_worker("own-0")
 
     def test_a_worker_and_a_server_are_lost_at_once(self):
         self.train("one", *self.double, "--workers", 1)

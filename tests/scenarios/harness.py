@@ -153,12 +153,13 @@ class Scenario(unittest.TestCase):
             self.skipTest("a process-number space of its own needs root")
         return apart
 
-    def start_parameter_server(self, address, listen="127.0.0.1:0"):
+    def start_parameter_server(self, address, listen="127.0.0.1:0", faults=None):
         """A parameter server that runs apart and writes where it listens to the file `address`."""
         server = subprocess.Popen(
             [BINARY, "server", "--listen", listen, "--threads", "1", "--token-file", self.folder / "token",
              "--address-file", address, "--quiet"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, **({"MOTLEY_FAULTS": str(faults)} if faults else {})})
         self.addCleanup(server.wait)
         self.addCleanup(server.kill)
         return server
@@ -174,8 +175,11 @@ class Scenario(unittest.TestCase):
                 return service, line.split(says)[1].strip()
         return self.fail("the service ended")
 
-    def start_servers(self, count):
-        """Parameter servers that run apart, on ports of their own: their processes, and the flags of a job that uses them."""
+    def start_servers(self, count, faults=None):
+        """Parameter servers that run apart, on ports of their own: their processes, and the flags of a job that uses them.
+
+        `faults`: a folder of those of the last server.
+        """
         token = self.folder / "token"
         token.write_text("a token that nobody guesses\n")
         token.chmod(0o600)
@@ -183,7 +187,7 @@ class Scenario(unittest.TestCase):
         for index in range(count):
             address = self.folder / f"address-{index}"
             address.unlink(missing_ok=True)
-            servers.append(self.start_parameter_server(address))
+            servers.append(self.start_parameter_server(address, faults=faults if index == count - 1 else None))
             deadline = time.monotonic() + 20
             while not address.exists():
                 self.assertLess(time.monotonic(), deadline)

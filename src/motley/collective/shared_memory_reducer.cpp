@@ -24,6 +24,7 @@
 
 #include "motley/base/guard.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/injected_fault.h"
 #include "motley/base/os/shared_counter.h"
 #include "motley/collective/gradient_reducer.h"
 #include "motley/collective/waiting.h"
@@ -251,7 +252,12 @@ class SharedMemoryReducer final : public GradientReducer {
       std::vector<const std::byte*> inputs;
       for (int rank : mean->ranks) inputs.push_back(values_[rank]);
       if (!MOTLEY_KEEPS("planted-chunk-done-then-counted")) shared.reduced.add(round * bucket.chunks);
-      sum_as(layout_.type, inputs, mean->coefficients, mean->scale, values_, offset, count);
+      const std::size_t first = has_injected_faults() ? count / 2 : 0;  // in two parts, with a point between them
+      if (first > 0) {
+        sum_as(layout_.type, inputs, mean->coefficients, mean->scale, values_, offset, first);
+        inject_fault(session_.job_rank(rank_), "reducing");
+      }
+      sum_as(layout_.type, inputs, mean->coefficients, mean->scale, values_, offset + first * width_, count - first);
       if (MOTLEY_KEEPS("planted-chunk-done-then-counted")) shared.reduced.add(round * bucket.chunks);
     }
   }

@@ -21,6 +21,7 @@ class DerivedSession : public Session {
   void abort(const Error& error) override { other_.abort(error); }
   void set_phase(std::uint64_t step, const char* phase) override { other_.set_phase(step, phase); }
   std::string last_seen(int rank) const override { return other_.last_seen(rank); }
+  double patience() const override { return other_.patience(); }
   Result<std::vector<Epoch>> regroup(const Deadline& deadline) override { return other_.regroup(deadline); }
   void renew() override { other_.renew(); }
   void leave() override { other_.leave(); }

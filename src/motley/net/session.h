@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -152,6 +153,10 @@ class Session {
   virtual void set_phase(std::uint64_t step, const char* phase) = 0;
   // What a rank was last seen doing: "step 12, backward, 3.2 s ago".
   virtual std::string last_seen(int rank) const = 0;
+  // Seconds for which whoever works for this rank may make no progress before it counts as lost, although it gives
+  // signs of life: SessionOptions::progress_seconds, or what stands for it. Without end where the ranks do not go on
+  // without it, or this one does not know yet how long a step takes.
+  virtual double patience() const { return std::numeric_limits<double>::infinity(); }
   // In an elastic session, where health() says that ranks were lost: waits until those who are left agree who they are,
   // and returns the epochs that were installed since the last call, in order; the last one is now that of connections.
   // Ranks keep their numbers. health() is good again, until the next loss; a rank's own error (abort) is final. On one

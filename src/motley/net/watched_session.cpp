@@ -15,10 +15,11 @@ constexpr double kBeatSeconds = 1;
 constexpr double kUnheardSilences = 3;   // times the bound of silence that a rank may be heard by rank 0 only
 constexpr double kProgressSeconds = 10;  // that a rank of an elastic session may be behind the others, at least
 constexpr double kProgressSteps = 20;    // and steps
-constexpr double kAbortSeconds = 2;      // abort() waits for the word to leave
-constexpr double kLeaveSeconds = 10;     // leave() waits for the others
-constexpr double kAnswerSeconds = 2;     // a member may take to say who is there
-constexpr double kEnterSeconds = 5;      // may pass until a newcomer that is ready is a member
+constexpr double kForEver = std::numeric_limits<double>::infinity();
+constexpr double kAbortSeconds = 2;   // abort() waits for the word to leave
+constexpr double kLeaveSeconds = 10;  // leave() waits for the others
+constexpr double kAnswerSeconds = 2;  // a member may take to say who is there
+constexpr double kEnterSeconds = 5;   // may pass until a newcomer that is ready is a member
 constexpr double kAskAgainSeconds = 0.05;
 constexpr double kLingerSeconds = 0.3;      // after the last word, so that it is not lost with the socket
 constexpr std::size_t kMaxQueuedBeats = 8;  // to a rank that does not read
@@ -404,11 +405,14 @@ void WatchedSession::receive_from(int rank) {
   }
 }
 
-// Seconds that a rank may be busy without any progress. Without a bound of the user's own, one that has not seen how
-// long a step takes judges nobody who computes.
+// Seconds that a rank may be busy without any progress.
 double WatchedSession::patience_with(int rank) const {
-  constexpr double kForEver = std::numeric_limits<double>::infinity();
-  if (peers_.is_recording(rank)) return options_.recording_seconds > 0 ? options_.recording_seconds : kForEver;
+  if (!peers_.is_recording(rank)) return patience();
+  return options_.recording_seconds > 0 ? options_.recording_seconds : kForEver;
+}
+
+double WatchedSession::patience() const {
+  if (!options_.is_elastic) return kForEver;
   if (options_.progress_seconds > 0) return options_.progress_seconds;
   const double step = peers_.step_seconds();
   return step > 0 ? std::max(kProgressSeconds, kProgressSteps * step) : kForEver;

@@ -61,6 +61,7 @@ class WatchedSession final : public Session {
   void abort(const Error& error) override;
   void set_phase(std::uint64_t step, const char* phase) override { peers_.set_phase(step, phase); }
   std::string last_seen(int rank) const override { return peers_.last_seen(rank); }
+  double patience() const override;
   Result<std::vector<Epoch>> regroup(const Deadline& deadline) override;
   void renew() override {
     if (options_.is_elastic && !health_.failed()) requests_.renew();

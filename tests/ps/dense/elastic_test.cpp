@@ -491,6 +491,64 @@ TEST(ElasticServers, AnotherOneInTheRackOfALostOneGetsItsPartAlone) {
   }
 }
 
+// A server whose threads have nothing to do, as a rank does not come, makes progress all the same.
+TEST(ElasticServers, OneThatWaitsForARankIsNotLost) {
+  const auto service = Service::start({.cores = 2}, token()).value();
+  ServerOptions options;
+  options.method = collective::Method::kParameterServer;
+  options.servers = {{service->endpoint(), token()}};
+  options.servers_share_memory = false;
+  options.update = {.rule = UpdateRule::kMomentum, .momentum = kMomentum};
+  options.elastic = ElasticJob{.session = collective::unique_session()};
+  Hub hub(collective::unique_session());
+  std::barrier all(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Member member(hub, rank, 2, options);
+      member.session().set_silence(2);
+      member.session().set_patience(1.5);
+      EXPECT_TRUE(member.join(true));
+      if (rank == 0) {
+        EXPECT_TRUE(member.start(1, 0));
+        const auto waited = member.reducer().wait(0, Deadline::after(5));
+        EXPECT_FALSE(waited);
+        EXPECT_EQ(waited.error().code, ErrorCode::kTimeout) << waited.error().message;
+        EXPECT_EQ(waited.error().rank, 1) << waited.error().message;
+      }
+      all.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Unless the job says so: two or more servers, not all on the ranks' host.
+TEST(ElasticServers, KeepEachOthersStateWhereTheLossOfAHostWouldTakeAll) {
+  std::vector<std::unique_ptr<Service>> services;
+  for (int i = 0; i < 2; ++i) services.push_back(Service::start({.cores = 1}, token()).value());
+  struct Case {
+    bool is_one_host;
+    std::size_t servers;
+    std::optional<bool> replicates;
+    bool expected;
+  };
+  for (const Case& it : {Case{true, 2, {}, false}, Case{false, 2, {}, true}, Case{false, 1, {}, false},
+                         Case{false, 2, false, false}, Case{true, 2, true, true}}) {
+    ServerOptions options;
+    options.method = collective::Method::kParameterServer;
+    options.update = {.rule = UpdateRule::kMomentum, .momentum = kMomentum};
+    options.elastic = ElasticJob{.session = collective::unique_session(), .replicates = it.replicates};
+    for (std::size_t i = 0; i < it.servers; ++i) options.servers.push_back({services[i]->endpoint(), token()});
+    Hub hub(collective::unique_session());
+    ThreadSession session(hub, 0, 1, it.is_one_host);
+    session.set_job(fmt::format("{} {} {}", it.is_one_host, it.servers, it.expected));
+    const auto reducer = ServerReducer::create(session, options).value();
+    const Status joined = reducer->prepare(kLayout, Deadline::after(30));
+    ASSERT_TRUE(joined) << joined.error().message;
+    EXPECT_EQ(reducer->has_replicas(), it.expected) << session.options().job;
+  }
+}
+
 TEST(ElasticServers, WithoutAThreadToReachItsKeeperAJobGoesOn) {
   std::vector<std::unique_ptr<Service>> services;
   ServerOptions options;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "motley/base/os/injected_fault.h"
 #include "motley/base/os/memory.h"
 #include "motley/collective/waiting.h"
 #include "motley/ps/client/server_path.h"
@@ -254,6 +255,7 @@ class ChannelPath final : public ServerPath, private collective::Channels {
       if (next.announcement) {
         channel.connection->post_owned(kServerAnnounce, next.tag, copy_bytes(std::span(&*next.announcement, 1)));
       } else {
+        inject_fault(session_.job_rank(session_.membership().rank), "pushing");
         frames_.write_push(next.segment);
         const auto frame = frames_.push(next.segment);
         unanswered_bytes_ += frame.size();

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "motley/base/log.h"
+#include "motley/base/os/injected_fault.h"
 #include "motley/net/admission.h"
 #include "motley/net/socket.h"
 #include "motley/ps/client/server_path.h"
@@ -127,7 +128,7 @@ Status ControlConnections::send(Server& server, std::uint16_t type, std::uint64_
   Status others;  // whether ranks and servers are there while this one does not take it
   const auto is_in_vain = [&] {
     others = session_.health();
-    if (others) others = note_silent(watch_.check());
+    if (others) others = note_lost(watch_.check());
     return !others;
   };
   const Status sent = server.control->send(type, tag, payload, deadline, what, is_in_vain);
@@ -156,7 +157,7 @@ Result<net::Message> ControlConnections::receive_from(Server& server, std::uint1
       return fail(ErrorCode::kTimeout, "{}: timeout after {:.3g} s of waiting for {}", server.name, deadline.allowed(),
                   what);
     }
-    MOTLEY_TRY(note_silent(watch_.check()));
+    MOTLEY_TRY(note_lost(watch_.check()));
     net::wait_for(server.control->descriptor(), POLLIN, std::min(50, deadline.remaining_milliseconds()));
   }
 }
@@ -177,16 +178,16 @@ Status ControlConnections::check() {
     }
   }
   if (verdict_) return fail(*verdict_);
-  return note_silent(watch_.check());
+  return note_lost(watch_.check());
 }
 
 Status ControlConnections::ask_whether_there() {
   const std::lock_guard lock(mutex_);
-  return note_silent(watch_.ask());
+  return note_lost(watch_.ask());
 }
 
-Status ControlConnections::note_silent(Status asked) {
-  if (!asked && watch_.silent() && *watch_.silent() < servers_.size()) servers_[*watch_.silent()].is_lost = true;
+Status ControlConnections::note_lost(Status asked) {
+  if (!asked && watch_.lost() && *watch_.lost() < servers_.size()) servers_[*watch_.lost()].is_lost = true;
   return asked;
 }
 
@@ -278,6 +279,7 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
   const std::string& host = membership.members[membership.rank].host_id;
   MOTLEY_TRY(check_options(options, layout));
   MOTLEY_ASSIGN(const RackPlan racks, plan_racks(options, membership.size()));
+  inject_fault(session.job_rank(membership.rank), "joining servers");
   MOTLEY_TRY(controls.connect(
       racks.empty() ? options.servers : std::vector{options.servers[options.rank_racks[membership.rank]]}, deadline));
 

@@ -45,7 +45,7 @@ class ControlConnections {
 
   // `job_suffix` and `elastic` as in ServerOptions. The session must outlive the connections.
   ControlConnections(net::Session& session, std::string job_suffix, std::optional<ElasticJob> elastic)
-      : session_(session), job_suffix_(std::move(job_suffix)), elastic_(elastic), watch_(session) {}
+      : session_(session), job_suffix_(std::move(job_suffix)), elastic_(std::move(elastic)), watch_(session) {}
 
   // Once. Every server says what it is, but for the one that is known to be lost.
   Status connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline);
@@ -80,7 +80,7 @@ class ControlConnections {
 
  private:
   Error judge(Server& server, const Error& error) const;
-  Status note_silent(Status asked);
+  Status note_lost(Status asked);
   Result<std::unique_ptr<net::Connection>> open(const ServerAddress& address, std::size_t number, std::uint32_t purpose,
                                                 const Deadline& deadline);
 

@@ -6,8 +6,8 @@
 #include <sys/eventfd.h>
 
 #include <bit>
+#include <chrono>
 
-#include "motley/base/clock.h"
 #include "motley/base/os/signals.h"
 
 namespace motley::ps {
@@ -15,6 +15,7 @@ namespace {
 
 constexpr double kSpinSeconds = 50e-6;
 constexpr int kSleepMilliseconds = 100;
+constexpr double kWaitSeconds = 0.1;     // for requests to be taken, before another look at how long it has been
 constexpr int kTurnsBetweenSockets = 8;  // while there is other work
 
 void relax() {
@@ -88,10 +89,14 @@ void AggregationThread::request(Request request) {
   ::eventfd_write(wake_.get(), 1);
 }
 
-void AggregationThread::remove_now(std::uint64_t job) {
+bool AggregationThread::remove_now(std::uint64_t job, double seconds) {
   remove(job);
   std::unique_lock lock(mutex_);
-  taken_.wait(lock, [this] { return requests_.empty(); });
+  bool is_taken = false;
+  for (double waited = 0; !is_taken && waited < seconds; waited += kWaitSeconds) {  // a stop of the process counts once
+    is_taken = taken_.wait_for(lock, std::chrono::duration<double>(kWaitSeconds), [this] { return requests_.empty(); });
+  }
+  return is_taken;
 }
 
 void AggregationThread::take_requests() {
@@ -147,6 +152,7 @@ void AggregationThread::run() {
       if (stop_) return;
     }
     const double began = monotonic_seconds();
+    turned_at_.store(began, std::memory_order_relaxed);
     if (turns_.take([&](std::uint64_t job) { return tasks_.at(job)->advance(); })) {
       metrics_.busy.add(monotonic_seconds() - began);
       worked_at = 0;

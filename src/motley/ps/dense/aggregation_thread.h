@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "motley/base/clock.h"
 #include "motley/base/os/descriptor.h"
 #include "motley/collective/gradient_reducer.h"
 #include "motley/net/connection.h"
@@ -103,8 +104,11 @@ class AggregationThread {
     request({job, std::move(task), tenant, weight});
   }
   void remove(std::uint64_t job) { request({job, nullptr, {}, 0}); }
-  // The same, and nothing of the job is touched here any more once it returns: after a segment at the longest.
-  void remove_now(std::uint64_t job);
+  // The same, and nothing of the job is touched here any more once it returns: after a segment at the longest. False
+  // where that has not come to an end after so many seconds.
+  bool remove_now(std::uint64_t job, double seconds);
+  // How long it has been at what it does now, which is a segment at the most, or a sleep of a moment.
+  double stuck_seconds() const { return monotonic_seconds() - turned_at_.load(std::memory_order_relaxed); }
 
  private:
   struct Request {
@@ -131,6 +135,7 @@ class AggregationThread {
   std::vector<Request> requests_;
   bool stop_ = false;
   std::atomic<bool> requested_ = false;
+  std::atomic<double> turned_at_{monotonic_seconds()};  // when it last looked for something to do
   std::thread thread_;
 };
 

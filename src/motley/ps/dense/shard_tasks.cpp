@@ -7,6 +7,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/guard.h"
+#include "motley/base/os/injected_fault.h"
 #include "motley/ps/dense/dense_job.h"
 
 namespace motley::ps {
@@ -113,6 +114,7 @@ class ShardTask : public AggregationTask {
     std::vector<float*> state(job_->state_.size());
     const std::size_t chunk = chunk_elements();
     for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
+      if (begin > 0) inject_fault(core_, "updating");
       set_inputs(begin);
       job_->keep(segment, begin, std::min(chunk, segment.count - begin));
       for (std::size_t array = 0; array < state.size(); ++array) {

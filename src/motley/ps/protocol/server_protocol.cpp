@@ -224,6 +224,19 @@ std::vector<int> decode_missing_ranks(std::span<const std::byte> bytes, int size
   return ranks;
 }
 
+std::vector<std::byte> encode_server_progress(double stuck_seconds) {
+  return copy_bytes(std::span(&stuck_seconds, 1));
+}
+
+Result<double> decode_server_progress(std::span<const std::byte> bytes) {
+  double seconds = 0;
+  if (bytes.size() != sizeof seconds) {
+    return fail(ErrorCode::kCorrupt, "{} bytes are no word about a server's progress", bytes.size());
+  }
+  std::memcpy(&seconds, bytes.data(), sizeof seconds);
+  return seconds;
+}
+
 ServerRegion::ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size,
                            bool is_async, std::size_t reversible_segments)
     : data_(data), size_(static_cast<std::size_t>(size)) {

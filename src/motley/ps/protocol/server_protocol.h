@@ -27,7 +27,8 @@ inline constexpr int kMaxRanks = 4096;  // of a job
 inline constexpr std::uint32_t kServerControl = 0x2000;
 inline constexpr std::uint32_t kServerChannel = 0x2100;  // plus the core
 inline constexpr std::uint32_t kServerReplica = 0x4000;  // plus the core, from a server to the one that keeps its state
-inline constexpr std::uint32_t kServerProbe = 0x3000;    // whose frames are sent back, to measure the link
+// To measure the link, whose frames are sent back, or to ask whether the server goes on.
+inline constexpr std::uint32_t kServerProbe = 0x3000;
 inline constexpr std::size_t kProbeFrameBytes = 256 << 10;  // of a probe's frame, at most
 inline constexpr std::size_t kProbeFrames = 4;              // of a probe that are under way, at most
 
@@ -51,6 +52,7 @@ enum ServerFrame : std::uint16_t {
   kServerKept,            // replica, its keeper: the segment's state is here; tag: round and segment; 0: begin
   kServerState = 0x2100,  // replica, plus the array's number as in StatePart: a segment's; tag: round and segment
   kServerProbeFrame = 0x3001,  // probe, both ways
+  kServerProgress,  // probe, worker: do all of your cores go on? Server: for how long one has not, in seconds
 };
 
 // Tags of channels: the low half of the round (how often the bucket was started, from 1), and an index.
@@ -190,6 +192,9 @@ Result<ServerJoined> decode_server_joined(std::span<const std::byte> bytes);
 Result<Error> decode_server_failed(std::span<const std::byte> bytes);
 // The answer to kServerMissing, without what is no rank of so many.
 std::vector<int> decode_missing_ranks(std::span<const std::byte> bytes, int size);
+std::vector<std::byte> encode_server_progress(double stuck_seconds);
+// The answer to kServerProgress; kCorrupt where it is none.
+Result<double> decode_server_progress(std::span<const std::byte> bytes);
 
 // Values as they stand in memory, for a frame that keeps its own copy.
 template <class Range>

@@ -29,6 +29,7 @@ constexpr double kLastWordsSeconds = 2;
 constexpr double kGraceSeconds = 1;  // for a rank whose channel has ended to say that it leaves
 constexpr double kWatchSeconds = 0.25;
 constexpr double kKeeperSeconds = 5;  // for another server to be reached that is to keep a job's state
+constexpr double kLetGoSeconds = 10;  // for a core to come to the end of a segment
 // A control connection's frames that are taken at a time, and its answers that may wait before more are.
 constexpr int kMaxRequests = 64;
 constexpr std::size_t kMaxAnswers = 16;
@@ -188,7 +189,7 @@ void Service::run() {
     judge_lost();
     watch_for_stalls();
     sparse_.reap();
-    send_back();
+    answer_probes();
     acceptor_.step([this](net::Acceptor::PendingConnection pending) { admit(std::move(pending)); });
     const std::size_t jobs_before = jobs_.size();
     std::erase_if(jobs_, [&](const auto& entry) {
@@ -262,7 +263,9 @@ void Service::forget(Job& job) {
 void Service::begin_epoch(Job& job, const Claim& claim) {
   for (const auto& core : cores_) {
     for (const std::uint64_t task : job.kept) core->remove(task);
-    core->remove_now(job.number);
+    MOTLEY_INVARIANT(core->remove_now(job.number, kLetGoSeconds),
+                     "epoch {} of job '{}' cannot begin: one of the server's threads has made no progress for {:.3g} s",
+                     claim.identity.epoch, job.name, core->stuck_seconds());
   }
   job.kept.clear();
   job.replicas.clear();
@@ -396,13 +399,22 @@ Result<std::shared_ptr<void>> Service::take_place(const Claim& claim) {
   return use_.take(claim.identity.tenant, amounts);
 }
 
-// Whatever comes on a probe goes back, as long as the worker takes it.
-void Service::send_back() {
-  std::erase_if(probes_, [](const auto& probe) {
+// How long the core has not gone on that has not for the longest.
+double Service::stuck_seconds() const {
+  double longest = 0;
+  for (const auto& core : cores_) longest = std::max(longest, core->stuck_seconds());
+  return longest;
+}
+
+// What comes on a probe goes back, as long as the worker takes it, but for the question whether cores go on. It is not
+// enough that this thread does.
+void Service::answer_probes() {
+  std::erase_if(probes_, [this](const auto& probe) {
     for (std::size_t frame = 0; frame < kProbeFrames && probe->pending_sends() < kProbeFrames; ++frame) {
       auto message = probe->try_receive();
       if (!message || (*message && (*message)->payload.size() > kProbeFrameBytes)) return true;
       if (!*message) break;
+      if ((*message)->header.type == kServerProgress) (*message)->payload = encode_server_progress(stuck_seconds());
       probe->post_owned((*message)->header.type, (*message)->header.tag, std::move((*message)->payload));
       if (!probe->progress()) return true;
     }

@@ -159,7 +159,8 @@ class Service {
   void refuse(std::unique_ptr<net::Connection> connection, const std::string& why,
               ErrorCode code = ErrorCode::kRefused);
   void turn_away(std::unique_ptr<net::Connection> connection, const Error& error);
-  void send_back();
+  void answer_probes();
+  double stuck_seconds() const;
   void judge_lost();
   void watch_for_stalls();
   void choose_spinning();

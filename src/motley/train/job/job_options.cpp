@@ -274,8 +274,8 @@ const OptionTable<DeadlineSpec> kDeadlineOptions = {
       0, 86400},
      &DeadlineSpec::silence},
     {{"progress", kSeconds,
-      "with elastic: how long a worker may compute without progress while others wait before it counts as lost; "
-      "0: 10 s, or 20 steps if these take longer",
+      "with elastic: how long a worker may compute without progress while others wait, or a parameter server be at one "
+      "piece of an update, before it counts as lost; 0: 10 s, or 20 steps if these take longer",
       0, 86400},
      &DeadlineSpec::progress},
 };
