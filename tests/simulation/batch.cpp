@@ -64,13 +64,14 @@ double children_seconds() {
 // A process that runs some seeds.
 struct Worker {
   pid_t process = 0;  // 0: none
-  std::uint64_t first = 0;
+  std::uint64_t first = 0, end = 0;
   Progress* progress = nullptr;
 };
 
 void start(Worker& worker, std::uint64_t first, std::uint64_t end, const std::string& mutant) {
   *worker.progress = {};
   worker.progress->seed = worker.first = first;
+  worker.end = end;
   worker.process = ::fork();
   if (worker.process == 0) run_seeds(*worker.progress, end, mutant);
 }
@@ -80,12 +81,16 @@ void take_result(Worker& worker, int status, BatchResult& result) {
   const bool has_failed = WIFSIGNALED(status) || progress.has_failed;
   result.schedules += progress.seed - worker.first + (has_failed ? 1 : 0);
   worker.process = 0;
+  worker.first = progress.seed + (has_failed ? 1 : 0);
   if (!has_failed) return;
-  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  result.failures.push_back({progress.seed, signal == 0 ? std::string(progress.violation)
-                                            : signal == SIGPROF
-                                                ? std::string("the simulation does not end")
-                                                : fmt::format("the simulation ends by signal {}", signal)});
+  if (!WIFSIGNALED(status)) {
+    result.failures.push_back({progress.seed, FailureKind::kInvariant, progress.violation});
+  } else if (WTERMSIG(status) == SIGPROF) {
+    result.failures.push_back({progress.seed, FailureKind::kDoesNotEnd, "the simulation does not end"});
+  } else {
+    result.failures.push_back(
+        {progress.seed, FailureKind::kCrash, fmt::format("the simulation ends by signal {}", WTERMSIG(status))});
+  }
 }
 
 }  // namespace
@@ -100,11 +105,20 @@ BatchResult run_batch(const BatchOptions& options) {
   const double begin = children_seconds();
   const std::uint64_t end = options.first_seed + options.schedules;
   std::uint64_t next = options.first_seed;
+  const auto is_over = [&] {
+    return std::ranges::any_of(result.failures, [&](const Failure& failure) {
+      return options.mutant.empty() || failure.kind == FailureKind::kInvariant;
+    });
+  };
   for (;;) {
     for (Worker& worker : workers) {
-      if (worker.process != 0 || next >= end || !result.failures.empty()) continue;
-      const std::uint64_t first = std::exchange(next, std::min(end, next + kSeedsPerProcess));
-      start(worker, first, next, options.mutant);
+      if (worker.process != 0 || is_over()) continue;
+      if (const std::uint64_t left = worker.first; left < worker.end) {  // by one that has crashed
+        start(worker, left, worker.end, options.mutant);
+      } else if (next < end) {
+        const std::uint64_t first = std::exchange(next, std::min(end, next + kSeedsPerProcess));
+        start(worker, first, next, options.mutant);
+      }
     }
     int status = 0;
     const pid_t ended = ::waitpid(-1, &status, 0);

@@ -8,9 +8,16 @@
 
 namespace motley::simulation {
 
+enum class FailureKind : std::uint8_t {
+  kInvariant,   // is broken
+  kCrash,       // of the simulation, by a signal
+  kDoesNotEnd,  // the simulation, in the processor's time that it has
+};
+
 struct Failure {
   std::uint64_t seed = 0;
-  std::string violation;  // the first
+  FailureKind kind = FailureKind::kInvariant;
+  std::string text;  // the first invariant that is broken and how, or what has become of the simulation
 };
 
 struct BatchResult {
@@ -26,7 +33,7 @@ struct BatchOptions {
   std::size_t processes = 1;  // at a time
 };
 
-// Ends soon after the first failure.
+// Ends soon after the first failure; of a mutant, soon after the first invariant that is broken.
 BatchResult run_batch(const BatchOptions& options);
 
 }  // namespace motley::simulation

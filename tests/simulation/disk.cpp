@@ -90,7 +90,7 @@ std::shared_ptr<Inode> Disk::open(const std::string& path, int flags) {
   if (!inode && errno == ENOENT && (flags & O_CREAT) != 0) {
     const auto place = find_place(path);
     if (!place) return nullptr;
-    if (is_full()) {
+    if (has_no_space()) {
       errno = ENOSPC;
       return nullptr;
     }
@@ -115,7 +115,7 @@ int Disk::make_folder(const std::string& path) {
   const auto place = find_place(path);
   if (!place) return -1;
   if (place->folder->entries.contains(place->name)) return fail_call(EEXIST);
-  if (is_full()) return fail_call(ENOSPC);
+  if (has_no_space()) return fail_call(ENOSPC);
   auto folder = std::make_shared<Inode>();
   folder->is_folder = true;
   folder->number = next_number();
@@ -152,7 +152,8 @@ int Disk::remove(const std::string& path, bool folder) {
 }
 
 ssize_t Disk::write(DiskFile& file, const char* bytes, std::size_t count, std::optional<std::size_t> at) {
-  if (is_full()) return fail_call(ENOSPC);
+  if (has_no_space()) return fail_call(ENOSPC);
+  if (is_full()) space_ -= count = std::min(count, space_);
   std::string& content = file.inode->content;
   const std::size_t position = at ? *at : file.appends ? content.size() : file.position;
   if (content.size() < position + count) content.resize(position + count);
@@ -162,7 +163,7 @@ ssize_t Disk::write(DiskFile& file, const char* bytes, std::size_t count, std::o
 }
 
 int Disk::resize(Inode& inode, std::size_t bytes) {
-  if (bytes > inode.content.size() && is_full()) return fail_call(ENOSPC);
+  if (bytes > inode.content.size() && has_no_space()) return fail_call(ENOSPC);
   inode.content.resize(bytes);
   return 0;
 }

@@ -78,8 +78,11 @@ class Disk {
   int resize(Inode& inode, std::size_t bytes);
   int sync(Inode& inode);
 
-  // From then on, until so many seconds have passed, nothing can be written (ENOSPC).
-  void fill(double until) { full_until_ = until; }
+  // From now on until then no more than so many bytes can be written, the last of them by a short write (ENOSPC).
+  void fill(double until, std::size_t space) {
+    full_until_ = until;
+    space_ = space;
+  }
   bool is_full() const { return simulator_.now() < full_until_; }
   // The power is gone and back.
   void lose_power();
@@ -95,11 +98,13 @@ class Disk {
   std::optional<Place> find_place(const std::string& path) const;
   void change(Inode& folder, Inode::Change change);
   void lose_power(Inode& inode);
+  bool has_no_space() const { return is_full() && space_ == 0; }
 
   Simulator& simulator_;
   std::uint64_t numbers_ = 0;
   std::shared_ptr<Inode> root_;
   double full_until_ = 0;
+  std::size_t space_ = 0;  // while it is full
 };
 
 }  // namespace motley::simulation

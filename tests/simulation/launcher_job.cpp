@@ -57,7 +57,7 @@ void LauncherJob::follow(int worker) {
 Result<int> LauncherJob::start_worker(int rank, bool is_newcomer) {
   for (const Child& other : children_) {
     if (other.rank == rank && !other.process->has_ended) {
-      observer_.violate(fmt::format("the launcher starts rank {} while there is one", rank));
+      observer_.violate(kLauncherTrue, fmt::format("the launcher starts rank {} while there is one", rank));
     }
   }
   Simulator& simulator = Simulator::instance();
@@ -100,25 +100,28 @@ void LauncherJob::say(const std::string& text) {
 void LauncherJob::check(const Status& verdict) const {
   Simulator::instance().note("the launcher: " + (verdict ? std::string("all is done") : verdict.error().message));
   const int done = observer_.finished();
-  if (verdict && done == 0) observer_.violate("the launcher says that all is done, and no rank has done all");
+  if (verdict && done == 0)
+    observer_.violate(kLauncherTrue, "the launcher says that all is done, and no rank has done all");
   // A full disk that one of them has met is told, whatever the others have done.
   const bool is_of_disk = !verdict && verdict.error().code == ErrorCode::kIo;
   if (!verdict && !is_of_disk && done >= std::max(1, rules_.min_workers)) {
-    observer_.violate(fmt::format("{} ranks have done all, and the launcher says: {}", done, verdict.error().message));
+    observer_.violate(kLauncherTrue,
+                      fmt::format("{} ranks have done all, and the launcher says: {}", done, verdict.error().message));
   }
   if (verdict || verdict.error().code != ErrorCode::kInterrupted) return;
-  if (stops_ == 0) observer_.violate("the launcher says that it was stopped, which nobody asked for");
+  if (stops_ == 0) observer_.violate(kLauncherTrue, "the launcher says that it was stopped, which nobody asked for");
   const auto had_not_begun = [](const Child& child) {
     return !child.is_newcomer && !child.launched.exit_code && child.process->status == 128 + SIGINT;
   };
   const bool says_saved = verdict.error().message.find("a checkpoint was written") != std::string::npos;
   if (says_saved && observer_.saved() < observer_.committed()) {
-    observer_.violate(fmt::format("the launcher says that a checkpoint was written, and that of step {} was not",
+    observer_.violate(kLauncherTrue,
+                      fmt::format("the launcher says that a checkpoint was written, and that of step {} was not",
                                   observer_.committed()));
   }
   const bool is_killed_early = state_->killed_at() < stopped_at_ + kLeastStopSeconds;
   if (is_killed_early && stops_ == 1 && std::ranges::none_of(children_, had_not_begun)) {
-    observer_.violate("the launcher leaves no time for a checkpoint although it was stopped once");
+    observer_.violate(kLauncherTrue, "the launcher leaves no time for a checkpoint although it was stopped once");
   }
 }
 

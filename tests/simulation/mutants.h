@@ -7,7 +7,11 @@
 namespace motley::simulation {
 
 // By name, in the order of the modules.
-std::span<const char* const> list_guards();
+struct Guard {
+  const char* name;
+  const char* purpose;  // for people
+};
+std::span<const Guard> list_guards();
 // From now on; an empty name drops none. False where there is no such guard.
 bool drop_guard(const std::string& name);
 

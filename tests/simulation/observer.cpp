@@ -68,7 +68,7 @@ Observer::Observer(const LinearJob& job)
     const auto samples = ledger.samples(window);
     windows_.emplace_back(samples.begin(), samples.end());
     std::ranges::sort(windows_.back());
-    if (!ledger.commit(window)) violate("the ledger refuses its own window");
+    if (!ledger.commit(window)) violate(kOnce, "the ledger refuses its own window");
   }
 }
 
@@ -97,8 +97,8 @@ std::shared_ptr<const Observer::Reference> Observer::follow(const Reference& bef
     after->momentum[i] = job_.momentum * momentum + mean;
     after->weights[i] = before.weights[i] - LinearJob::kLearningRate * after->momentum[i];
     if (is_close(weights[i], after->weights[i]) || std::exchange(is_wrong, true)) continue;
-    violate(fmt::format("after step {} weight {} is {}, of one rank alone it is {}", step, i, weights[i],
-                        after->weights[i]));
+    violate(kSameWeights, fmt::format("after step {} weight {} is {}, of one rank alone it is {}", step, i, weights[i],
+                                      after->weights[i]));
   }
   return after;
 }
@@ -126,9 +126,9 @@ void Observer::begin_life(int rank) {
   if (++lives_[rank] > 1) steps_[rank] = kNoStep;
 }
 
-void Observer::violate(const std::string& text) {
-  violations_.push_back(text);
-  Simulator::instance().note("VIOLATED: " + text);
+void Observer::violate(const char* invariant, const std::string& text) {
+  violations_.push_back(fmt::format("{}: {}", invariant, text));
+  Simulator::instance().note("VIOLATED: " + violations_.back());
 }
 
 // A list that only those who have ended have installed has had no effect: a step takes all members.
@@ -139,15 +139,24 @@ bool Observer::has_only_dead(const Members& members) const {
 void Observer::install(std::uint64_t epoch, const std::vector<int>& members, int rank) {
   Members& known = epochs_[epoch];
   if (known.ranks != members && has_only_dead(known)) {
-    known = {members, {}};
+    known = {};
+    known.ranks = members;
     Simulator::instance().note(fmt::format("epoch {} is of ranks {}", epoch, fmt::join(members, ", ")));
   }
   known.lives[rank] = lives_[rank];
   if (known.ranks != members) {
-    violate(fmt::format("epoch {} is of ranks {} by rank {}, and of {} by another one", epoch, fmt::join(members, ", "),
-                        rank, fmt::join(known.ranks, ", ")));
+    violate(kOneEpoch, fmt::format("epoch {} is of ranks {} by rank {}, and of {} by another one", epoch,
+                                   fmt::join(members, ", "), rank, fmt::join(known.ranks, ", ")));
   }
   act_on([&](const Awaited& awaited) { return awaited.concerns(rank) && awaited.epoch > 0 && awaited.epoch <= epoch; });
+}
+
+void Observer::follow_writer(std::uint64_t epoch, int rank, int writer) {
+  std::optional<int>& known = epochs_[epoch].writer;
+  if (!known) known = writer;
+  if (*known == writer) return;
+  violate(kOneEpoch, fmt::format("in epoch {} rank {} writes the run's files by rank {}, and rank {} by another one",
+                                 epoch, writer, rank, *known));
 }
 
 void Observer::act_on(const std::function<bool(const Awaited&)>& is_due) {
@@ -182,10 +191,10 @@ bool Observer::goes_on(const Commit& commit, std::uint64_t epoch) {
 }
 
 void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights) {
-  if (step < 1 || step > job_.steps) return violate(fmt::format("rank {} commits step {}", rank, step));
+  if (step < 1 || step > job_.steps) return violate(kOnce, fmt::format("rank {} commits step {}", rank, step));
   const auto before = steps_.emplace(rank, first_step_ - 1).first;
   if (before->second + 1 != step) {
-    violate(fmt::format("rank {} commits step {} after step {}", rank, step, before->second));
+    violate(kOnce, fmt::format("rank {} commits step {} after step {}", rank, step, before->second));
   }
   before->second = step;
   has_committed_ = true;
@@ -208,7 +217,9 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
     for (const Commit& other : version.commits) {
       const bool differ =
           epoch == other.epoch || (other.epoch < epoch ? goes_on(other, epoch) : goes_on(own, other.epoch));
-      if (differ) violate(fmt::format("after step {} rank {} has other weights than rank {}", step, rank, other.rank));
+      if (differ)
+        violate(kSameWeights,
+                fmt::format("after step {} rank {} has other weights than rank {}", step, rank, other.rank));
     }
   }
   versions.push_back({hash, {own}, nullptr});
@@ -221,8 +232,8 @@ void Observer::commit(std::uint64_t epoch, std::int64_t step, int rank, std::spa
   std::ranges::sort(used);
   const auto index = static_cast<std::size_t>(step);
   if (used != windows_[index]) {
-    violate(
-        fmt::format("step {} has used {} samples, not each of its {} once", step, used.size(), windows_[index].size()));
+    violate(kOnce, fmt::format("step {} has used {} samples, not each of its {} once", step, used.size(),
+                               windows_[index].size()));
   }
   auto& reference = references_.try_emplace(rank, began_with_).first->second;
   versions.back().reference = reference = follow(*reference, step, weights);
@@ -236,7 +247,7 @@ void Observer::save(std::int64_t step) {
 
 // A rank that is put out may have written last.
 void Observer::check_progress(std::int64_t step) {
-  if (step < noted_ && generation_ > 1 && step == 0) violate("the file of the progress is gone");
+  if (step < noted_ && generation_ > 1 && step == 0) violate(kRestored, "the file of the progress is gone");
 }
 
 // The writer may be lost as soon as others have what it has read: whoever is first says what this generation begins
@@ -245,7 +256,8 @@ void Observer::restore(int rank, std::int64_t step, std::span<const double> weig
   const std::uint64_t hash = hash_weights(weights);
   if (restored_) {
     if (first_step_ != step + 1 || *restored_ != hash) {
-      violate(fmt::format("rank {} begins after step {}, with other weights than the first rank", rank, step));
+      violate(kSameWeights,
+              fmt::format("rank {} begins after step {}, with other weights than the first rank", rank, step));
     }
     return;
   }
@@ -253,7 +265,8 @@ void Observer::restore(int rank, std::int64_t step, std::span<const double> weig
   first_step_ = step + 1;
   Simulator::instance().note(fmt::format("generation {} goes on after step {}", generation_, step));
   const std::int64_t least = saved_ - (may_be_damaged_ ? job_.steps_per_checkpoint : 0);
-  if (step < least) violate(fmt::format("step {} was restored, step {} had counted as written", step, saved_));
+  if (step < least)
+    violate(kRestored, fmt::format("step {} was restored, step {} had counted as written", step, saved_));
   bool is_known = step == 0 && hash == hash_weights(initial_->weights);
   for (const auto& [key, versions] : committed_) {
     const auto known = std::ranges::find(versions, hash, &Version::hash);
@@ -261,7 +274,7 @@ void Observer::restore(int rank, std::int64_t step, std::span<const double> weig
     is_known = true;
     began_with_ = known->reference;
   }
-  if (!is_known) violate(fmt::format("what was restored as step {} was never committed", step));
+  if (!is_known) violate(kRestored, fmt::format("what was restored as step {} was never committed", step));
 }
 
 void Observer::take_over(std::uint64_t epoch, std::int64_t step, int rank, std::span<const double> weights) {
@@ -272,7 +285,8 @@ void Observer::take_over(std::uint64_t epoch, std::int64_t step, int rank, std::
   if (step < first_step_ && restored_ == hash) return;
   std::vector<Version>& versions = committed_[{generation_, step}];
   const auto known = std::ranges::find(versions, hash, &Version::hash);
-  if (known == versions.end()) return violate(fmt::format("rank {} has joined with weights of its own", rank));
+  if (known == versions.end())
+    return violate(kSameWeights, fmt::format("rank {} has joined with weights of its own", rank));
   known->commits.push_back({rank, lives_[rank], epoch});
   references_[rank] = known->reference;
 }
@@ -282,7 +296,8 @@ void Observer::replace_momentum(std::int64_t step, std::int64_t checkpoint, std:
       fmt::format("after step {} servers get the optimizer's state of the checkpoint of step {}", step, checkpoint));
   has_replaced_momentum_ = true;
   if (checkpoint < saved_ - (may_be_damaged_ ? job_.steps_per_checkpoint : 0) || checkpoint > step) {
-    violate(fmt::format("after step {} servers get the state of step {}, that of step {} had counted as written", step,
+    violate(kServersKeep,
+            fmt::format("after step {} servers get the state of step {}, that of step {} had counted as written", step,
                         checkpoint, saved_));
   }
   const auto is_known = [&](const Reference& reference) {
@@ -298,7 +313,8 @@ void Observer::replace_momentum(std::int64_t step, std::int64_t checkpoint, std:
            std::ranges::any_of(committed.second, [&](const Version& version) { return is_known(*version.reference); });
   });
   if (!is_good && !(checkpoint == 0 && is_known(*initial_))) {
-    violate(fmt::format("the optimizer's state of the checkpoint of step {} is not that of the step", checkpoint));
+    violate(kServersKeep,
+            fmt::format("the optimizer's state of the checkpoint of step {} is not that of the step", checkpoint));
   }
   replaced_[step].push_back(std::move(momentum));
 }
@@ -307,13 +323,13 @@ void Observer::finish(int rank, const Status& done, std::int64_t step) {
   if (done) {
     ++finished_;
     Simulator::instance().note(fmt::format("rank {} is done", rank));
-    if (step != job_.steps) violate(fmt::format("rank {} is done after step {}", rank, step));
+    if (step != job_.steps) violate(kOnce, fmt::format("rank {} is done after step {}", rank, step));
     return;
   }
   const Error& error = done.error();
   const bool is_member = !epochs_.empty() && std::ranges::binary_search(epochs_.rbegin()->second.ranks, rank);
   if (error.code == ErrorCode::kUnavailable && error.rank >= 0 && is_member) {
-    violate(fmt::format("rank {} has left before rank {} had done all", error.rank, rank));
+    violate(kGoesOn, fmt::format("rank {} has left before rank {} had done all", error.rank, rank));
   }
   check_ending(fmt::format("rank {}", rank), error);
 }
@@ -344,7 +360,7 @@ void Observer::check_ending(const std::string& who, const Error& error) {
     case ErrorCode::kLeft:
       break;
     default:
-      violate(text);
+      violate(kWaitsEnd, text);
   }
 }
 

@@ -36,6 +36,17 @@ struct LinearJob {
   static constexpr double kLearningRate = 0.02;
 };
 
+// The invariants, as docs/explanation/fault-simulation.md lists them.
+inline constexpr const char* kOnce = "samples once";
+inline constexpr const char* kSameWeights = "same weights";
+inline constexpr const char* kOneEpoch = "one epoch";
+inline constexpr const char* kServersKeep = "servers keep state";
+inline constexpr const char* kWaitsEnd = "waits end";
+inline constexpr const char* kRestored = "checkpoint restored";
+inline constexpr const char* kJobsKept = "jobs kept";
+inline constexpr const char* kLauncherTrue = "launcher tells the truth";
+inline constexpr const char* kGoesOn = "job goes on";
+
 class Observer {
  public:
   explicit Observer(const LinearJob& job);
@@ -50,6 +61,8 @@ class Observer {
   int life(int rank) { return lives_[rank]; }  // how many processes had it before
 
   void install(std::uint64_t epoch, const std::vector<int>& members, int rank);
+  // The rank has this one for the writer of the run's files in an epoch, or writes them itself.
+  void follow_writer(std::uint64_t epoch, int rank, int writer);
   // Acts once the rank, or any one where it is negative, has installed this epoch or a later one in this generation, or
   // has committed this step or a later one.
   void at_epoch(std::uint64_t epoch, int rank, std::function<void()> act);
@@ -72,7 +85,7 @@ class Observer {
   void note_late(int rank, const Error& error);  // a newcomer has found nobody to join
   // The same of a worker of the job that has a server.
   void finish_worker(int rank, const Status& done);
-  void violate(const std::string& text);
+  void violate(const char* invariant, const std::string& text);
 
   const std::vector<std::string>& violations() const { return violations_; }
   bool has_committed() const { return has_committed_; }                  // in this generation
@@ -96,10 +109,11 @@ class Observer {
   void act_on(const std::function<bool(const Awaited&)>& is_due);
   void check_ending(const std::string& who, const Error& error);
 
-  // The ranks of an epoch, and the lives of those that have installed it.
+  // The ranks of an epoch, the lives of those that have installed it, and which of them writes the run's files.
   struct Members {
     std::vector<int> ranks;
     std::map<int, int> lives;
+    std::optional<int> writer;
   };
   bool has_only_dead(const Members& members) const;
   // The weights after a step. A rank may be lost after it has committed one and before any other has: then the others

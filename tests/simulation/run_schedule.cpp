@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <deque>
+#include <iterator>
 #include <set>
 #include <span>
 
@@ -55,7 +57,7 @@ class JobRun {
       ++outcome.generations;
       if (run_generation(outcome.generations)) break;
       if (outcome.generations == kGenerations)
-        observer_.violate("the job is not done although no faults come any more");
+        observer_.violate(kGoesOn, "the job is not done although no faults come any more");
     }
     outcome.violations = observer_.violations();
     outcome.trace = cluster_.simulator.trace();
@@ -76,17 +78,7 @@ class JobRun {
     return job;
   }
 
-  int host(int process) const {
-    const int rank = process % schedule_.ranks;
-    switch (schedule_.topology) {
-      case Topology::kHostEach:
-        return rank;
-      case Topology::kTwoHosts:
-        return rank / 2;
-      default:
-        return 0;
-    }
-  }
+  int host(int process) const { return schedule_.host(process); }
 
   RankSetup make_setup(int rank) const {
     RankSetup setup;
@@ -209,7 +201,8 @@ class JobRun {
   // A rank that was killed is replaced, by the launcher where there is one, else after a while; between hosts also one
   // that was put out or has failed, as a person may.
   void follow_end(const Process& process) {
-    if (process.status == 128 + SIGABRT) observer_.violate(process.name + " stops by a broken invariant of its own");
+    if (process.status == 128 + SIGABRT)
+      observer_.violate(kWaitsEnd, process.name + " stops by a broken invariant of its own");
     const auto number = static_cast<int>(std::ranges::find(processes_, &process) - processes_.begin());
     if (schedule_.has_scheduler && number == schedule_.ranks + 3 && process.status != 0 && !is_down_) {
       act_later(kSchedulerSeconds, [this] { start_scheduler(); });
@@ -261,7 +254,7 @@ class JobRun {
     observer_.begin_generation();
     replacements_ = 0;
     is_down_ = is_server_lost_early_ = false;
-    cluster_.disk.fill(0);
+    cluster_.disk.fill(0, 0);
     simulator.note(fmt::format("start {} of the job", generation));
     start_processes();
     std::vector<const Fault*> faults;
@@ -271,7 +264,7 @@ class JobRun {
       if (!is_of_life(fault) && !fault.follows) plan(fault);
     }
     if (!simulator.run(simulator.now() + kPatience)) {
-      observer_.violate("a wait never ends: " + simulator.describe_waits());
+      observer_.violate(kWaitsEnd, "a wait never ends: " + simulator.describe_waits());
       return true;
     }
     is_down_ = true;
@@ -280,30 +273,38 @@ class JobRun {
       simulator.kill(*processes_[static_cast<std::size_t>(server)]);
     }
     if (faults.empty() && !is_served_ && observer_.finished_workers() < kServerWorkers) {
-      observer_.violate(fmt::format("the server's job is not done: {}", fmt::join(observer_.endings(), "; ")));
+      observer_.violate(kGoesOn, fmt::format("the server's job is not done: {}", fmt::join(observer_.endings(), "; ")));
     }
     const bool is_scheduled = !schedule_.has_scheduler || scheduler_.is_done();
-    if (faults.empty() && !is_scheduled) observer_.violate("the scheduler's jobs are not over");
+    if (faults.empty() && !is_scheduled) observer_.violate(kGoesOn, "the scheduler's jobs are not over");
     is_served_ = is_served_ || observer_.finished_workers() == kServerWorkers;
     const int least = is_trained_ ? 0 : least_finished(faults);
     if (observer_.finished() < least) {
-      observer_.violate(fmt::format("{} ranks have done the job, at least {} were to: {}", observer_.finished(), least,
-                                    fmt::join(observer_.endings(), "; ")));
+      observer_.violate(kGoesOn, fmt::format("{} ranks have done the job, at least {} were to: {}",
+                                             observer_.finished(), least, fmt::join(observer_.endings(), "; ")));
     }
     if (observer_.has_replaced_momentum() && !may_lose_momentum(faults)) {
-      observer_.violate("the optimizer's state was lost with one server although the other one was there");
+      observer_.violate(kServersKeep,
+                        "the optimizer's state was lost with one server although the other one was there");
     }
     is_trained_ = is_trained_ || observer_.finished() > 0;
     return is_trained_ && is_served_ && is_scheduled;
   }
 
   // Ranks that a generation's faults must leave alone: those that are not killed on one host, or elsewhere as long as
-  // they are a majority; a majority where one is stopped, and some where the links of one are bad. A majority may be
-  // lost where there are more faults, and the run ends where the disk fails, or where too few are left.
+  // they are a majority, also one that is parted from the others for good; a majority where one is stopped, and some
+  // where the links of one are bad. A majority may be lost where there are more faults, and the run ends where the disk
+  // fails, or where too few are left.
   int least_finished(const std::vector<const Fault*>& faults) const {
     std::set<int> hit;
     bool all_are_deaths = true, hits_server = false;
     for (const Fault* fault : faults) {
+      if (fault->kind == FaultKind::kPartition) {
+        if (schedule_.servers > 0) return 0;  // whose state may be on the other side
+        std::ranges::copy(list_cut_off(*fault), std::inserter(hit, hit.end()));
+        all_are_deaths = all_are_deaths && std::isinf(fault->seconds);
+        continue;
+      }
       if (fault->kind >= FaultKind::kDiskFull) return 0;
       hits_server = hits_server || schedule_.is_server(fault->rank);
       if (fault->rank >= schedule_.ranks) continue;
@@ -318,6 +319,17 @@ class JobRun {
     if (all_are_deaths && (is_one_host() || 2 * left > schedule_.ranks)) return left;
     if (faults.size() > 1 || schedule_.minimum > 1) return 0;
     return faults.front()->kind == FaultKind::kStop ? schedule_.ranks / 2 + 1 : 1;
+  }
+
+  // The ranks on the smaller side of a partition; where there is none, all.
+  std::vector<int> list_cut_off(const Fault& fault) const {
+    std::vector<int> sides[2];
+    for (int rank = 0; rank < schedule_.ranks; ++rank) sides[fault.is_on_side(host(rank)) ? 1 : 0].push_back(rank);
+    if (sides[0].size() == sides[1].size()) {
+      std::ranges::copy(sides[1], std::back_inserter(sides[0]));
+      return sides[0];
+    }
+    return sides[0].size() < sides[1].size() ? sides[0] : sides[1];
   }
 
   // Where two servers keep each other's state, it takes the loss of both, or bad links.
@@ -381,11 +393,13 @@ class JobRun {
         if (fault.kind == FaultKind::kBitRot) damage_newest_checkpoint();
         return;
       case FaultKind::kDiskFull:
-        return cluster_.disk.fill(until);
+        return cluster_.disk.fill(until, fault.space);
       case FaultKind::kInterrupt:
         return launchers_.back().stop();
       case FaultKind::kResize:
         return launchers_.back().ask_for(fault.workers);
+      case FaultKind::kPartition:
+        return part_hosts(fault, until);
       case FaultKind::kLaunchLoss:
         simulator.kill(*launcher_);
         return launchers_.back().lose();
@@ -421,6 +435,17 @@ class JobRun {
       if (fault.kind == FaultKind::kSlow) {
         network.slow_down(own, other, kSlowSeconds, until);
         network.slow_down(other, own, kSlowSeconds, until);
+      }
+    }
+  }
+
+  void part_hosts(const Fault& fault, double until) {
+    const auto is_on_side = [&](int process) { return fault.is_on_side(host(process)); };
+    for (int one = 0; one < schedule_.processes(); ++one) {
+      for (int other = 0; other < schedule_.processes(); ++other) {
+        if (is_on_side(one) == is_on_side(other)) continue;
+        cluster_.network.silence(processes_[static_cast<std::size_t>(one)]->id,
+                                 processes_[static_cast<std::size_t>(other)]->id, until);
       }
     }
   }

@@ -1,8 +1,11 @@
 #include "tests/simulation/schedule.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "motley/base/random.h"
 
@@ -23,6 +26,7 @@ constexpr std::uint64_t kCheckpointOperations = 40;  // of the disk, in which a 
 constexpr double kSilenceSeconds = 1;                // after which a rank counts as lost
 constexpr double kReplacementSeconds[] = {2e-3, 0.02, 0.3};
 constexpr double kRestartSeconds[] = {2e-3, 0.05, 0.5};
+constexpr std::uint64_t kMostSpace = 4000;        // bytes of a disk that is full but for these: a checkpoint, about
 constexpr std::uint64_t kServerOperations = 400;  // of a server, about, in which ranks join it or do a step
 
 const Extent& extent(const Schedule& schedule) {
@@ -240,6 +244,58 @@ void add_launcher(Schedule& schedule) {
   }
 }
 
+// A full disk may have some space left, so that a part of what is written can be; drawn apart, too.
+void add_space(Schedule& schedule) {
+  Random random(mix({schedule.seed, 0x83}));
+  for (Fault& fault : schedule.faults) {
+    if (fault.kind == FaultKind::kDiskFull && random.below(2) == 0) fault.space = 1 + random.below(kMostSpace);
+  }
+}
+
+std::string name_sides(const Schedule& schedule, const Fault& fault) {
+  std::vector<int> sides[2];
+  for (int host = 0; host <= schedule.host(schedule.ranks - 1); ++host) {
+    sides[fault.is_on_side(host) ? 0 : 1].push_back(host);
+  }
+  return fmt::format("hosts {} and hosts {}", fmt::join(sides[0], ", "), fmt::join(sides[1], ", "));
+}
+
+// Some hosts against all others, each side with what runs on it; drawn apart, too.
+void add_partition(Schedule& schedule) {
+  Random random(mix({schedule.seed, 0x82}));
+  if (!schedule.has_links() || random.below(3) != 0) return;
+  Fault fault{.kind = FaultKind::kPartition};
+  fault.generation = random.below(4) == 0 ? 2 : 1;
+  const auto hosts = static_cast<std::uint64_t>(schedule.host(schedule.ranks - 1) + 1);
+  fault.hosts = 1 + static_cast<unsigned>(random.below((1U << hosts) - 2));
+  const std::uint64_t length = random.below(4);
+  fault.seconds = length == 0   ? std::numeric_limits<double>::infinity()
+                  : length == 1 ? kSilenceSeconds + 0.3 * random.uniform()
+                                : 0.5 + 12 * random.uniform();
+  const auto draw_rank = [&] { return static_cast<int>(random.below(static_cast<std::uint64_t>(schedule.ranks))); };
+  const std::uint64_t moment = random.below(5);
+  auto place = schedule.faults.end();
+  if (moment == 0) {
+    fault.at = (extent(schedule).start_seconds + extent(schedule).seconds) * random.uniform();
+  } else if (moment == 1) {
+    fault.step = random.below(2) == 0 ? draw_eventful_step(random) : 1 + static_cast<std::int64_t>(random.below(19));
+    fault.operation = 1 + random.below(extent(schedule).duty_operations);
+    fault.witness = draw_rank();
+  } else if (moment == 2) {  // as all go on in an epoch
+    fault.epoch = 2 + random.below(2);
+    fault.witness = kAnyRank;
+  } else {  // soon after another one, while ranks agree on who is left
+    const auto before = schedule.faults.begin() + static_cast<std::ptrdiff_t>(random.below(schedule.faults.size()));
+    fault.generation = before->generation;
+    fault.follows = true;
+    fault.witness = draw_rank();
+    fault.operation = 1 + random.below(random.below(2) == 0 ? 200 : extent(schedule).operations / 4);
+    place = before + 1;
+    while (place != schedule.faults.end() && place->follows) ++place;
+  }
+  schedule.faults.insert(place, fault);
+}
+
 }  // namespace
 
 // At least three faults of two kinds.
@@ -280,12 +336,15 @@ Schedule make_schedule(std::uint64_t seed) {
   }
   add_more(schedule);
   add_launcher(schedule);
+  add_partition(schedule);
+  add_space(schedule);
   std::ranges::stable_sort(schedule.faults, {}, &Fault::generation);
   return schedule;
 }
 
-Schedule without_launcher(Schedule schedule) {
+Schedule simplify(Schedule schedule) {
   schedule.has_launcher = false;
+  for (Fault& fault : schedule.faults) fault.space = 0;
   std::erase_if(schedule.faults, [](const Fault& fault) { return fault.kind >= FaultKind::kInterrupt; });
   return schedule;
 }
@@ -330,7 +389,8 @@ std::string describe(const Schedule& schedule, const Fault& fault) {
       case FaultKind::kPowerLoss:
         return std::string("the power fails: all ranks end, and what is not synced may be lost");
       case FaultKind::kDiskFull:
-        return fmt::format("the disk is full for {:.3g} s", fault.seconds);
+        return fmt::format("the disk is full{} for {:.3g} s",
+                           fault.space > 0 ? fmt::format(" but for {} bytes", fault.space) : "", fault.seconds);
       case FaultKind::kBitRot:
         return std::string("the power fails, and a bit of the newest checkpoint changes");
       case FaultKind::kInterrupt:
@@ -339,6 +399,9 @@ std::string describe(const Schedule& schedule, const Fault& fault) {
         return fmt::format("a person asks for {} workers", fault.workers);
       case FaultKind::kLaunchLoss:
         return std::string("the launcher is killed");
+      case FaultKind::kPartition:
+        return fmt::format("nothing goes between {} {}", name_sides(schedule, fault),
+                           std::isinf(fault.seconds) ? "for good" : fmt::format("for {:.3g} s", fault.seconds));
     }
     return std::string();
   }();

@@ -2,6 +2,7 @@
 // can read it, and one that fails is shrunk to the faults that it takes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,15 +16,17 @@ enum class FaultKind : std::uint8_t {
   kSilence,    // nothing goes between two ranks, or a rank and all others, for a while
   kHalfOpen,   // the same one way only
   kSlow,       // bytes take longer between two ranks, for a while
-  kDiskFull,   // nothing can be written, for a while
+  kDiskFull,   // no more than some bytes can be written, for a while
   kPowerLoss,  // all processes end, and what the disk has not synced may be lost
   kBitRot,     // the same, and a bit of the newest checkpoint changes
   // Of a job that has a launcher:
   kInterrupt,   // a person stops it; at the second time, at once
   kResize,      // a person asks for another number of workers
   kLaunchLoss,  // the launcher is killed
+  // Between hosts:
+  kPartition,  // nothing goes between some hosts and all others, for a while or for good
 };
-inline constexpr int kFaultKinds = 12;
+inline constexpr int kFaultKinds = 13;
 inline constexpr int kFaultKindsWithoutLauncher = 9;
 
 // In a process's place: the one that a fault is about, or of steps and epochs any rank.
@@ -42,8 +45,11 @@ struct Fault {
   int witness = kOwn;           // the process whose calls, steps and epochs these are
   bool is_of_disk = false;      // only calls that change the disk are counted
   bool follows = false;         // all of it is counted from when the fault before it in the schedule comes
-  double seconds = 0;           // how long it lasts
+  double seconds = 0;           // how long it lasts; infinite: for good
   int workers = 0;              // that are asked for
+  unsigned hosts = 0;           // of one side of a partition: bits
+  std::size_t space = 0;        // bytes that a full disk still takes
+  bool is_on_side(int host) const { return (hosts >> host & 1U) != 0; }
   bool operator==(const Fault&) const = default;
 };
 
@@ -70,6 +76,10 @@ struct Schedule {
   double restart_seconds = 0;  // until a server that has ended is started again, on average
   std::vector<Fault> faults;
 
+  int host(int process) const {
+    const int rank = process % ranks;
+    return topology == Topology::kHostEach ? rank : topology == Topology::kTwoHosts ? rank / 2 : 0;
+  }
   bool has_links() const { return topology == Topology::kHostEach || topology == Topology::kTwoHosts; }
   // Ranks, the served job's server and two workers, the scheduler, the ranks' servers.
   int first_server() const { return ranks + 3 + (has_scheduler ? 1 : 0); }
@@ -79,8 +89,9 @@ struct Schedule {
 };
 
 Schedule make_schedule(std::uint64_t seed);
-// The same job without a launcher, if it has one, and what people do with that.
-Schedule without_launcher(Schedule schedule);
+// The same job without a launcher, if it has one, and what people do with that, without partitions, and with a disk
+// that has no space at all once it is full.
+Schedule simplify(Schedule schedule);
 std::string describe(const Schedule& schedule, const Fault& fault);
 std::string describe(const Schedule& schedule);
 

@@ -69,7 +69,7 @@ class SchedulerJob::FakeExecutor final : public Executor {
     for (const auto& [key, other] : job_.runs_) {
       if (key.first == attempt.job && job_.runs_now(other)) {
         job_.observer_.violate(
-            fmt::format("attempts {} and {} of {} run at a time", key.second, attempt.number, attempt.name));
+            kJobsKept, fmt::format("attempts {} and {} of {} run at a time", key.second, attempt.number, attempt.name));
       }
     }
     Simulator& simulator = Simulator::instance();
@@ -208,13 +208,15 @@ int SchedulerJob::run(const std::filesystem::path& folder) {
 
 int SchedulerJob::give_up(const Error& error) const {
   Simulator::instance().note("the scheduler's service does not start: " + error.message);
-  if (!Cluster::instance().disk.is_full()) observer_.violate("the scheduler's state cannot be read: " + error.message);
+  if (!Cluster::instance().disk.is_full())
+    observer_.violate(kJobsKept, "the scheduler's state cannot be read: " + error.message);
   return 1;
 }
 
 void SchedulerJob::check_known(const Controller& controller) {
   for (const std::string& name : acknowledged_) {
-    if (controller.find(name) == nullptr) observer_.violate(fmt::format("{} was acknowledged, and is lost", name));
+    if (controller.find(name) == nullptr)
+      observer_.violate(kJobsKept, fmt::format("{} was acknowledged, and is lost", name));
   }
 }
 
@@ -244,7 +246,7 @@ void SchedulerJob::check_end(const Controller& controller) {
   check_known(controller);
   if (controller.records().size() != kJobs) {
     observer_.violate(
-        fmt::format("{} jobs were acknowledged, the scheduler has {}", kJobs, controller.records().size()));
+        kJobsKept, fmt::format("{} jobs were acknowledged, the scheduler has {}", kJobs, controller.records().size()));
   }
   for (const JobRecord& record : controller.records()) {
     const auto completions = std::ranges::count_if(runs_, [&](const auto& one) {
@@ -253,8 +255,8 @@ void SchedulerJob::check_end(const Controller& controller) {
       return key.first == record.id && !run.is_lost && !was_stopped && run.code == 0;
     });
     if (completions != (record.state == JobState::kCompleted ? 1 : 0)) {
-      observer_.violate(
-          fmt::format("{} is {}, and was completed {} times", record.job.name, to_string(record.state), completions));
+      observer_.violate(kJobsKept, fmt::format("{} is {}, and was completed {} times", record.job.name,
+                                               to_string(record.state), completions));
     }
   }
 }

@@ -66,8 +66,10 @@ Status train(const ServerJobSetup& setup, net::Session& session, collective::Gro
       if (outcome.version == step && std::ranges::equal(weights, expected_weights(step + 1, bucket, setup.elements))) {
         continue;
       }
-      observer.violate(fmt::format(
-          "worker {} has other weights of bucket {} after the server's step {} than one worker", rank, bucket, step));
+      observer.violate(
+          kSameWeights,
+          fmt::format("worker {} has other weights of bucket {} after the server's step {} than one worker", rank,
+                      bucket, step));
     }
   }
   return group.barrier(Deadline::after(kWaitSeconds));  // before anybody leaves

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <span>
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
@@ -23,6 +24,7 @@ struct Arguments {
   bool replays = false;
   bool lists_mutants = false;
   std::string json;
+  std::string table;
 };
 
 void print(const Outcome& outcome) {
@@ -43,7 +45,7 @@ int replay(const Arguments& arguments) {
 
 // What is left of a failing seed's schedule once all is gone that it does not take, and what happens then.
 void explain(const Arguments& arguments, const Failure& failure) {
-  fmt::print("seed {}: {}\n", failure.seed, failure.violation);
+  fmt::print("seed {}: {}\n", failure.seed, failure.text);
   fmt::print("Again: motley-simulate-faults --replay --seed {}{}\n\nThe least that it takes:\n", failure.seed,
              arguments.mutant.empty() ? "" : " --mutant " + arguments.mutant);
   std::fflush(stdout);
@@ -61,7 +63,11 @@ int run_clean(const Arguments& arguments, std::vector<BenchRow>& rows) {
   const double rate = static_cast<double>(result.schedules) / result.seconds;
   fmt::print("{} schedules from seed {} on, {} of them break an invariant, {:.1f} a second of one core\n",
              result.schedules, arguments.seed, result.failures.size(), rate);
-  if (!result.failures.empty()) explain(arguments, result.failures.front());
+  const auto broken = std::ranges::find(result.failures, FailureKind::kInvariant, &Failure::kind);
+  if (broken != result.failures.end()) explain(arguments, *broken);
+  for (const Failure& failure : result.failures) {
+    if (failure.kind != FailureKind::kInvariant) fmt::print("seed {}: {}\n", failure.seed, failure.text);
+  }
   const std::string note = fmt::format("{} schedules from seed {} on; simulated", result.schedules, arguments.seed);
   rows.push_back({"all-protocols", "schedules_per_second", rate, "1/s", true, 50, {}, {}, note});
   rows.push_back(
@@ -69,53 +75,112 @@ int run_clean(const Arguments& arguments, std::vector<BenchRow>& rows) {
   return result.failures.empty() ? 0 : 1;
 }
 
-// Each guard is dropped until some seed finds it.
-int run_mutants(const Arguments& arguments, std::vector<BenchRow>& rows) {
-  std::size_t not_found = 0;
-  for (const char* guard : list_guards()) {
-    const BatchResult result = run_batch({.first_seed = arguments.seed,
-                                          .schedules = arguments.schedules,
-                                          .mutant = guard,
-                                          .processes = arguments.processes});
-    if (result.failures.empty()) {
-      ++not_found;
-      fmt::print("{:32} not found by {} schedules\n", guard, result.schedules);
-    } else {
-      fmt::print("{:32} found by seed {}: {}\n", guard, result.failures.front().seed,
-                 result.failures.front().violation.substr(0, 160));
-    }
-    std::fflush(stdout);
+// What has become of a guard that was dropped.
+struct MutantResult {
+  const Guard& guard;
+  BatchResult batch;
+  // The first invariant that was broken; null: none was.
+  const Failure* found() const {
+    const auto found = std::ranges::find(batch.failures, FailureKind::kInvariant, &Failure::kind);
+    return found == batch.failures.end() ? nullptr : &*found;
   }
-  fmt::print("{} of {} guards can be dropped without being found\n", not_found, list_guards().size());
-  rows.push_back(
-      {"mutants",
-       "not_found",
-       static_cast<double>(not_found),
-       "",
-       false,
-       0,
-       {},
-       {},
-       fmt::format("of {} guards, each dropped for up to {} schedules", list_guards().size(), arguments.schedules)});
-  return not_found == 0 ? 0 : 1;
+};
+
+// How many schedules a guard took that was found, or were in vain.
+std::uint64_t count_schedules(const MutantResult& result, std::uint64_t first_seed) {
+  const Failure* found = result.found();
+  return found != nullptr ? found->seed - first_seed + 1 : result.batch.schedules;
+}
+
+void print(const MutantResult& result, std::uint64_t schedules) {
+  if (const Failure* found = result.found()) {
+    fmt::print("{:32} found by seed {}: {}\n", result.guard.name, found->seed, found->text.substr(0, 160));
+  } else {
+    const auto& failures = result.batch.failures;
+    fmt::print("{:32} not found by {} schedules{}\n", result.guard.name, schedules,
+               failures.empty() ? "" : fmt::format("; seed {}: {}", failures.front().seed, failures.front().text));
+  }
+  std::fflush(stdout);
+}
+
+// As a page for people.
+std::string to_page(const Arguments& arguments, std::span<const MutantResult> results, const std::string& clean) {
+  std::string text = fmt::format(
+      "# Dropped guards\n\nWritten by `motley-simulate-faults --mutant all --schedules {}{} --table FILE`; do not "
+      "edit.\n\n"
+      "Each guard of the [simulated faults](../explanation/fault-simulation.md#dropped-guards) was dropped alone, and "
+      "schedules were run from seed {} on\nuntil an invariant broke. {}\n\n"
+      "| Guard | What it is for | Invariant that breaks without it | Schedules until then |\n"
+      "| --- | --- | --- | ---: |\n",
+      arguments.schedules, arguments.seed == 1 ? "" : fmt::format(" --seed {}", arguments.seed), arguments.seed, clean);
+  for (const MutantResult& result : results) {
+    const Failure* found = result.found();
+    const std::string invariant = found == nullptr ? "none" : found->text.substr(0, found->text.find(':'));
+    text += fmt::format("| `{}` | {} | {} | {} |\n", result.guard.name, result.guard.purpose, invariant,
+                        count_schedules(result, arguments.seed));
+  }
+  return text;
+}
+
+// Each guard is dropped until some seed finds it; with all of them the same schedules break nothing.
+Result<int> run_mutants(const Arguments& arguments, std::vector<BenchRow>& rows) {
+  std::vector<MutantResult> results;
+  std::uint64_t most = 0;
+  for (const Guard& guard : list_guards()) {
+    results.push_back({guard, run_batch({.first_seed = arguments.seed,
+                                         .schedules = arguments.schedules,
+                                         .mutant = guard.name,
+                                         .processes = arguments.processes})});
+    const std::uint64_t schedules = count_schedules(results.back(), arguments.seed);
+    print(results.back(), schedules);
+    most = std::max(most, schedules);
+  }
+  const auto not_found =
+      std::ranges::count_if(results, [](const MutantResult& result) { return result.found() == nullptr; });
+  fmt::print("{} of {} guards can be dropped without being found\n", not_found, results.size());
+  std::fflush(stdout);
+  const BatchResult clean =
+      run_batch({.first_seed = arguments.seed, .schedules = most, .processes = arguments.processes});
+  const std::string said =
+      fmt::format("With all guards {} of the first {} schedules break an invariant.", clean.failures.size(), most);
+  fmt::print("{}\n", said);
+  for (const Failure& failure : clean.failures) fmt::print("seed {}: {}\n", failure.seed, failure.text);
+  rows.push_back({"mutants",
+                  "not_found",
+                  static_cast<double>(not_found),
+                  "",
+                  false,
+                  0,
+                  {},
+                  {},
+                  fmt::format("of {} guards, each dropped for up to {} schedules. {}", results.size(),
+                              arguments.schedules, said)});
+  if (!arguments.table.empty()) MOTLEY_TRY(write_file(arguments.table, to_page(arguments, results, said)));
+  return not_found == 0 && clean.failures.empty() ? 0 : 1;
+}
+
+Result<int> run_many(const Arguments& arguments) {
+  std::vector<BenchRow> rows;
+  int status = 0;
+  if (arguments.mutant == "all") {
+    MOTLEY_ASSIGN(status, run_mutants(arguments, rows));
+  } else {
+    status = run_clean(arguments, rows);
+  }
+  if (!arguments.json.empty()) MOTLEY_TRY(write_file(arguments.json, to_json(rows)));
+  return status;
 }
 
 int run(const Arguments& arguments) {
   if (arguments.lists_mutants) {
-    for (const char* guard : list_guards()) fmt::print("{}\n", guard);
+    for (const Guard& guard : list_guards()) fmt::print("{:32} {}\n", guard.name, guard.purpose);
     return 0;
   }
   if (arguments.replays) return replay(arguments);
-  std::vector<BenchRow> rows;
-  const int status = arguments.mutant == "all" ? run_mutants(arguments, rows) : run_clean(arguments, rows);
-  if (!arguments.json.empty()) {
-    const Status written = write_file(arguments.json, to_json(rows));
-    if (!written) {
-      fmt::print(stderr, "motley-simulate-faults: error: {}\n", written.error().message);
-      return 1;
-    }
-  }
-  return status;
+  const auto status = run_many(arguments);
+  if (status) return *status;
+  fmt::print(stderr, "motley-simulate-faults: error: {}\n", status.error().message);
+  return 1;
 }
 
 }  // namespace
@@ -145,6 +210,8 @@ int main(int count, char** words) {
   app.add_flag("--replay", arguments.replays, "Runs the seed's schedule alone and prints what happens");
   app.add_flag("--list-mutants", arguments.lists_mutants, "Lists the guards that can be dropped");
   app.add_option("--json", arguments.json, "Writes the figures into this file, as rows of a benchmark");
+  app.add_option("--table", arguments.table,
+                 "Writes which invariant finds each mutant into this file, as a page of the documents");
   CLI11_PARSE(app, count, words);
   return run(arguments);
 }

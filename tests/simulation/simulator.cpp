@@ -17,6 +17,7 @@ constexpr double kSwitchChance = 0.15;  // at an operation that could go on
 constexpr double kOperationSeconds = 1e-6;
 constexpr double kPauseChance = 1e-3;  // at an operation, where there are pauses
 constexpr double kPauseSeconds = 8e-3;
+constexpr std::uint64_t kMostTurns = 3'000'000;  // of threads, a hundred times as many as a run takes on average
 
 Thread* the_running = nullptr;
 Simulator* the_instance = nullptr;
@@ -176,10 +177,10 @@ bool Simulator::act_on_next_event(double until) {
 }
 
 bool Simulator::run(double until) {
-  while (alive_ > 0) {
+  for (std::uint64_t turn = 0; alive_ > 0; ++turn) {
     while (act_on_next_event(now_)) continue;
     if (alive_ == 0) break;
-    if (now_ > until) return false;
+    if (now_ > until || turn == kMostTurns) return false;
     if (runnable_.empty()) {
       if (!act_on_next_event(until)) return false;
       continue;

@@ -103,7 +103,8 @@ class Simulator {
   Thread* find_thread(std::uint64_t number);
 
   void at(double time, std::function<void()> act);
-  // Until all processes but services have ended, or the time; false: the time has come, or nothing will ever happen.
+  // Until all processes but services have ended, or the time; false: the time has come, nothing will ever happen, or
+  // threads go on without end.
   bool run(double until);
 
   // Of the thread that runs. Another one may run now.

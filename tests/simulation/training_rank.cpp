@@ -50,6 +50,10 @@ struct Shared {
   std::int64_t momentum_step = 0;      // of that checkpoint
   std::vector<double> gradient;        // sum over this rank's samples of the step
   std::vector<std::uint32_t> samples;  // that are in it
+  bool is_alone = false;               // goes on with nobody, outside of any epoch
+  void observe_writer(int writer) const {
+    if (!is_alone) observer.follow_writer(epoch, rank, writer);
+  }
 };
 
 // Tells the observer of each epoch at once.
@@ -72,7 +76,8 @@ class ObservedSession final : public net::Session {
     const bool is_stuck = !agreed && agreed.error().code == ErrorCode::kTimeout && is_member_;
     const bool was_stopped = monotonic_seconds() > began + kJoinSeconds + kSlackSeconds;
     if (is_stuck && !was_stopped) {  // a member's roster comes to a decision, or to an end, before that
-      observer_.violate(fmt::format("rank {} waits for nothing: {}", membership().rank, agreed.error().message));
+      observer_.violate(kWaitsEnd,
+                        fmt::format("rank {} waits for nothing: {}", membership().rank, agreed.error().message));
     }
     is_member_ = true;
     MOTLEY_ASSIGN(auto epochs, std::move(agreed));
@@ -294,7 +299,10 @@ class LinearState final : public PlainModel {
  public:
   LinearState(const RankContext& context, Shared& shared, LinearSync& sync)
       : context_(context), shared_(shared), sync_(sync) {}
-  Result<std::string> weights(std::int64_t) override { return write(shared_.weights); }
+  Result<std::string> weights(std::int64_t) override {
+    if (context_.writes()) shared_.observe_writer(shared_.rank);
+    return write(shared_.weights);
+  }
   Status load_weights(const std::string& text) override { return read(text, shared_.weights); }
   Result<std::string> optimizer(std::int64_t step) override {
     if (!sync_.is_served()) return "none";
@@ -391,14 +399,20 @@ class TrainingRank final : public ElasticRanks {
     return elastic_->make_group(ranks);
   }
   Status take_over(std::int64_t) override { return invite(); }
-  Status stand_alone() override { return elastic_->stand_alone(*context_); }
+  Status stand_alone() override {
+    shared_.is_alone = true;
+    return elastic_->stand_alone(*context_);
+  }
   int minimum() const override { return setup_.minimum; }
   double join_seconds() const override { return kGrowSeconds; }
   void enter() override {
     is_newcomer_ = false;
     sync_->enter();
   }
-  void follow_writer(int rank) override { context_->writer = rank; }
+  void follow_writer(int rank) override {
+    shared_.observe_writer(rank);
+    context_->writer = rank;
+  }
 
  private:
   Status join() {
@@ -436,6 +450,7 @@ class TrainingRank final : public ElasticRanks {
   // more.
   std::filesystem::path rendezvous_file() const { return setup_.folder / "rendezvous"; }
   Status invite() const {
+    shared_.observe_writer(shared_.rank);
     const net::Member& own = session_->membership().members[static_cast<std::size_t>(shared_.rank)];
     return write_file(rendezvous_file(),
                       fmt::format("{} {}", setup_.generation, net::to_string({own.address, own.port})));

@@ -330,7 +330,7 @@ Status Regrouping::level() {
     return {};
   }
   // Who writes goes on to, or else the first that has something to write.
-  int writer = static_cast<int>(told_by(ahead)[1]);
+  int writer = MOTLEY_KEEPS("loop-one-writer") ? static_cast<int>(told_by(ahead)[1]) : context_.writer;
   if (writer < 0 || !MOTLEY_GUARD("planted-writer-is-there", steps_by(writer) != 0)) {
     writer = *std::ranges::find_if(context_.present, steps_by);
   }

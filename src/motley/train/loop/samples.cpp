@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "motley/base/guard.h"
+
 namespace motley::train {
 namespace {
 
@@ -40,14 +42,14 @@ Result<SampleAudit::Finding> SampleAudit::check(const RankContext& context, cons
   MOTLEY_ASSIGN(const data::UseCounts merged, merge(context));
   MOTLEY_ASSIGN(const std::uint32_t wrong, merged.not_used_exactly_once(ledger));
   not_used_once_ += wrong;
-  if (ledger.epoch != counts_.epoch()) counts_.start(ledger.epoch);
+  if (ledger.epoch != counts_.epoch() && MOTLEY_KEEPS("audit-counts-anew")) counts_.start(ledger.epoch);
   return Finding{merged.epoch(), wrong};
 }
 
 Status SampleAudit::restore(const std::string& counts, std::int64_t not_used_once, std::uint64_t epoch,
                             bool is_first_rank) {
   not_used_once_ = not_used_once;
-  if (is_first_rank || records_all_) {
+  if ((is_first_rank || records_all_) && MOTLEY_KEEPS("audit-goes-on")) {
     MOTLEY_ASSIGN(counts_, data::UseCounts::parse(counts));
   } else {
     counts_.start(epoch);

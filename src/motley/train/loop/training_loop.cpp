@@ -273,7 +273,9 @@ Status TrainingLoop::record_samples(const std::vector<Report>& reports) {
     }
   }
   for (const auto& ranges : state_.under_way->parts) {
-    for (const data::Range& range : ranges) parts_.audit->record(parts_.plan->samples_at(range));
+    for (const data::Range& range : ranges) {
+      if (MOTLEY_KEEPS("audit-records")) parts_.audit->record(parts_.plan->samples_at(range));
+    }
   }
   return {};
 }
