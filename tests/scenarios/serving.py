@@ -10,7 +10,29 @@ import unittest
 from harness import BINARY, Scenario, children, read_safetensors, relative_difference
 
 
-class Serving(Scenario):
+class ServingRun(Scenario):
+    def token(self):
+        token = self.folder / "token"
+        token.write_text("a token that nobody guesses\n")
+        token.chmod(0o600)
+        return token
+
+    def server(self, token, name="address"):
+        """A server that runs apart, and where it listens."""
+        address = self.folder / name
+        server = subprocess.Popen(
+            [BINARY, "server", "--listen", "127.0.0.1:0", "--token-file", token, "--address-file", address],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.kill)
+        deadline = time.monotonic() + 20
+        while not address.exists():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        return server, address.read_text().strip()
+
+
+class Serving(ServingRun):
     optimizers = {
         "sgd": ("--optimizer.momentum", 0),
         "nesterov": ("--optimizer.momentum", 0.9, "--optimizer.nesterov", "true", "--optimizer.weight-decay", 0.01),
@@ -59,26 +81,6 @@ class Serving(Scenario):
                 self.assertEqual(sorted(self.losses(run)), list(range(1, 21)))
                 self.train(f"{run}-again", *undisturbed, self.folder / run)
                 self.assertLess(relative_difference(self.weights(run), self.weights(f"{run}-again")), 1e-5)
-
-    def token(self):
-        token = self.folder / "token"
-        token.write_text("a token that nobody guesses\n")
-        token.chmod(0o600)
-        return token
-
-    def server(self, token, name="address"):
-        """A server that runs apart, and where it listens."""
-        address = self.folder / name
-        server = subprocess.Popen(
-            [BINARY, "server", "--listen", "127.0.0.1:0", "--token-file", token, "--address-file", address],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(server.stdout.close)
-        self.addCleanup(server.kill)
-        deadline = time.monotonic() + 20
-        while not address.exists():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)
-        return server, address.read_text().strip()
 
     def test_servers_stand_where_the_job_says(self):
         token = self.token()

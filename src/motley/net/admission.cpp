@@ -135,8 +135,12 @@ void Acceptor::accept_all(const Decided& decided) {
     errno = 0;
   }
   if (errno == EMFILE || errno == ENFILE) {
-    if (listens_from_ == 0) spdlog::warn("no more connections are let in for now: {}", errno_text());
-    listens_from_ = monotonic_seconds() + kPauseSeconds;
+    const double now = monotonic_seconds();
+    if (now >= tells_from_) {
+      spdlog::warn("no more connections are let in for now: {}", errno_text());
+      tells_from_ = now + kLogSeconds;
+    }
+    listens_from_ = now + kPauseSeconds;
   }
 }
 

@@ -76,7 +76,8 @@ class Acceptor {
   const Encryption encryption_;
   std::list<Pending> pending_;  // oldest first
   std::map<ErrorCode, TurnedAway> turned_away_;
-  double listens_from_ = 0;  // monotonic seconds: later than now while this process can open nothing more
+  // Monotonic seconds: later than now while this process can open nothing more, and once it has said so.
+  double listens_from_ = 0, tells_from_ = 0;
 };
 
 // The other side: connects, proves, and checks who answers, again and again until the deadline or until an error

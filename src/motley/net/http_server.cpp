@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "motley/base/clock.h"
+#include "motley/base/log.h"
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/signals.h"
@@ -34,7 +35,7 @@ namespace {
 
 constexpr int kThreads = 8;
 constexpr double kLastSeconds = 1;  // in which a client takes its answer
-constexpr double kNoDescriptorSeconds = 0.05;
+constexpr double kNoDescriptorSeconds = 0.05, kNoDescriptorLogSeconds = 10;
 constexpr std::string_view kBearer = "Bearer ";
 constexpr std::string_view kBasic = "Basic ";
 
@@ -171,7 +172,8 @@ class HttpServer::Connections {
   HttpRouter router_;
   Descriptor listener_, wakeup_;
   HttpListen listen_;
-  std::list<HttpConnection> reading_;  // by age; of the thread that reads
+  std::list<HttpConnection> reading_;          // by age; of the thread that reads, as is the next
+  Deadline tells_again_ = Deadline::after(0);  // that there are no descriptors
   std::vector<std::thread> threads_;
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
@@ -251,6 +253,10 @@ void HttpServer::Connections::accept_all() {
       auto tls = listen_.certificates ? Tls::acceptor(listen_.certificates) : nullptr;
       reading_.push_back({Channel(std::move(socket), std::move(tls)), Deadline::after(limits_.head_seconds)});
     } else if (reading_.empty()) {
+      if (tells_again_.passed()) {
+        spdlog::warn("no more connections are let in for now: {}", errno_text());
+        tells_again_ = Deadline::after(kNoDescriptorLogSeconds);
+      }
       SteadyClock::instance().sleep_until(monotonic_seconds() + kNoDescriptorSeconds);
       return;
     }

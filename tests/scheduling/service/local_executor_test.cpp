@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,6 +61,12 @@ class LocalExecutorTest : public ::testing::Test {
       return (std::stoull(word, nullptr, 16) >> (signal - 1) & 1) != 0;
     }
     return false;
+  }
+  static void wait_until_over(int process) {
+    const Deadline deadline = Deadline::after(20);
+    while (process_state(process).value_or('Z') != 'Z' && !deadline.passed()) {
+      SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
+    }
   }
   // Of processes whose numbers are lines of the file, those that run still: none that has ended, or is in the midst of
   // it.
@@ -215,7 +222,7 @@ TEST_F(LocalExecutorTest, WhatIsLostWithTheBootBeforeIsAFailureOfTheNode) {
   ASSERT_TRUE(executor->kill(one));
   EXPECT_FALSE(wait_for(*executor, one, State::kLost).node_failed);
   const std::string begun = text("attempt/begun");
-  EXPECT_THAT(begun, ::testing::EndsWith(" " + boot + "\n"));
+  EXPECT_THAT(begun, ::testing::HasSubstr(" " + boot + " pid:["));
 
   const std::string process = begun.substr(0, begun.find(' '));
   for (const auto& [note, has_node_failed] :
@@ -280,6 +287,95 @@ TEST_F(LocalExecutorTest, WhatACommandLeavesBehindEndsWithIt) {
   ASSERT_TRUE(executor->start(one));
   EXPECT_EQ(wait_for(*executor, one, State::kEnded).exit_code, 3);
   EXPECT_THAT(alive("children"), ::testing::IsEmpty());
+}
+
+// Children without a variable or output of ours, whose parents have ended.
+constexpr const char* kBare =
+    "env -i PATH=$PATH FILE=$PWD/children bash -c 'echo $$ >> $FILE; exec sleep 1000' >/dev/null 2>&1";
+constexpr const char* kBothBare = "until [ \"$(cat children | wc -l)\" = 2 ]; do sleep 0.01; done; ";
+
+TEST_F(LocalExecutorTest, WhatACommandLeavesBehindInAnySessionEndsWithIt) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  const Attempt one = attempt(fmt::format("({0} &); (setsid {0} &); {1} exit 3", kBare, kBothBare));
+  ASSERT_TRUE(executor->start(one));
+  EXPECT_EQ(wait_for(*executor, one, State::kEnded).exit_code, 3);
+  EXPECT_EQ(std::ranges::count(text("children"), '\n'), 2);
+  EXPECT_THAT(alive("children"), ::testing::IsEmpty());
+}
+
+TEST_F(LocalExecutorTest, KillsWhatDescendsFromIt) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  const Attempt one = attempt(fmt::format("({0} &); (setsid {0} &); {1} echo ready; sleep 1000", kBare, kBothBare));
+  ASSERT_TRUE(executor->start(one));
+  wait_for_text("attempt/output", "ready");
+  ASSERT_EQ(alive("children").size(), 2u);
+  ASSERT_TRUE(executor->kill(one));
+  wait_for(*executor, one, State::kLost);
+  EXPECT_THAT(alive("children"), ::testing::IsEmpty());
+}
+
+// Its children are found by the session that they have in common.
+TEST_F(LocalExecutorTest, IsLostOnlyOnceAllOfItsSessionAreGone) {
+  const Attempt one = attempt(fmt::format("({0} &); ({0} &); {1} echo ready; exec sleep 1000", kBare, kBothBare));
+  ASSERT_TRUE((*make_local_executor())->start(one));
+  wait_for_text("attempt/output", "ready");
+  ASSERT_EQ(::kill(std::stoi(text("attempt/begun")), SIGKILL), 0);
+  wait_for(**make_local_executor(), one, State::kLost);
+  EXPECT_EQ(std::ranges::count(text("children"), '\n'), 2);
+  EXPECT_THAT(alive("children"), ::testing::IsEmpty());
+}
+
+// As where the wrapper ran in another container, or its number has been given to another process since.
+TEST_F(LocalExecutorTest, ASessionOfTheSameNumberElsewhereIsLeftAlone) {
+  const auto other = spawn({.words = {"sleep", "1000"}, .group = Program::Group::kOwnSession});
+  ASSERT_TRUE(other);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const Attempt one = attempt("true");
+  ASSERT_TRUE(make_folders(one.folder));
+  const std::string here = std::filesystem::read_symlink("/proc/self/ns/pid").string();
+  for (const std::string& numbering : {here, std::string("pid:[1]"), std::string()}) {
+    ASSERT_TRUE(write_file(one.folder / "begun", fmt::format("{} {} {}\n", *other, boot, numbering)));
+    EXPECT_EQ((*make_local_executor())->look(one)->state, State::kLost);
+    EXPECT_EQ(process_state(*other).value_or('X'), 'S') << numbering;
+  }
+  ::kill(*other, SIGKILL);
+  ::waitpid(*other, nullptr, 0);
+}
+
+// With so few descriptors that the lock can be opened, and nothing beside it: what has ended, and what runs still.
+TEST_F(LocalExecutorTest, NothingIsLostWhereTooFewFilesCanBeOpenedToTell) {
+  const std::unique_ptr<Executor> executor = *make_local_executor();
+  const Attempt one = attempt("echo $$ >> processes; echo ready; exec sleep 1000");
+  ASSERT_TRUE(executor->start(one));
+  wait_for_text("attempt/output", "ready");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto expect_not_lost = [&](const char* what) {
+    const int next = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get();
+    for (const int more : {0, 1, 2}) {
+      const rlimit few{static_cast<rlim_t>(next + more), before.rlim_max};
+      ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+      const auto status = executor->look(one);
+      ::setrlimit(RLIMIT_NOFILE, &before);
+      if (status) {
+        EXPECT_NE(status->state, State::kLost) << what << ", with room for " << more;
+        EXPECT_NE(status->state, State::kUnknown) << what << ", with room for " << more;
+      } else {
+        EXPECT_THAT(status.error().message, ::testing::HasSubstr("Too many open files"));
+      }
+    }
+  };
+  expect_not_lost("it runs");
+  const int wrapper = std::stoi(text("attempt/begun"));
+  ASSERT_EQ(::kill(wrapper, SIGKILL), 0);
+  wait_until_over(wrapper);
+  expect_not_lost("the wrapper is gone");
+  EXPECT_EQ(alive("processes").size(), 1u);
+  ASSERT_TRUE(note_ended(one.folder, 7));
+  expect_not_lost("it has ended");
+  EXPECT_EQ(executor->look(one)->exit_code, 7);
+  ASSERT_TRUE(kill_processes(one.folder));
 }
 
 // A process of another user stands for one that the system holds, where the wrapper has no right to kill it.

@@ -2,14 +2,15 @@
 // runs under a wrapper, the small program motley-run-attempt, whoever starts it:
 //
 //   lock    held for as long as the wrapper lives, where its host tells locks
-//   begun   the wrapper's process, and its host's boot; made by whoever comes first, so that the command begins once
-//           at most
+//   begun   the wrapper's process, and in which boot of its host and namespace of processes; made by whoever comes
+//           first, so that the command begins once at most
 //   workers, workers.json  how many workers are asked for, and there are (motley/train/records/worker_count.h)
 //   ended   the command's exit code, or 128 + the signal that ended it, and in a second line why it could not be
 //           started, where it could not; written whole, and durable
 //
-// What the command starts has the name of the folder in its environment, or writes into the file `output` there: by
-// these its processes are found, whatever groups and sessions they made.
+// What the command starts has the name of the folder in its environment, writes into the file `output` there, is in the
+// wrapper's session, or descends from one of these. The wrapper takes the place of a parent that has ended, so that as
+// long as it lives nothing that the command started is missed, whatever session it made and variables it dropped.
 #pragma once
 
 #include <filesystem>
@@ -38,11 +39,11 @@ bool forbid(const Attempt& attempt);
 bool has_begun(const Attempt& attempt);
 // False where this machine has been started anew since an attempt on it began.
 bool was_begun_since_boot(const std::filesystem::path& folder);
-// Nothing where no end has been noted, all of it.
-std::optional<AttemptStatus> read_ended(const Attempt& attempt);
+// Nothing where no end has been noted, all of it. Errors: kIo where that cannot be told now.
+Result<std::optional<AttemptStatus>> read_ended(const Attempt& attempt);
 
 // Sends SIGKILL to all processes of the attempt on this machine but this one; false where there is none. They are gone
-// once it returns false.
-bool kill_processes(const std::filesystem::path& folder);
+// once it returns false. Errors: kIo where they cannot be told now, as where this process may open no more files.
+Result<bool> kill_processes(const std::filesystem::path& folder);
 
 }  // namespace motley::scheduling

@@ -48,7 +48,8 @@ class LocalExecutor final : public Executor {
   Result<AttemptStatus> look(const Attempt& attempt) override {
     using State = AttemptStatus::State;
     std::erase_if(children_, [](pid_t child) { return ::waitpid(child, nullptr, WNOHANG) != 0; });
-    if (const auto ended = read_ended(attempt)) return *ended;
+    MOTLEY_ASSIGN(std::optional<AttemptStatus> ended, read_ended(attempt));
+    if (ended) return *std::move(ended);
     const bool had_begun = has_begun(attempt);
     const Descriptor lock(::open((attempt.folder / "lock").c_str(), O_RDONLY | O_CLOEXEC));
     const bool is_free =
@@ -64,9 +65,11 @@ class LocalExecutor final : public Executor {
       return running;
     }
     // The wrapper is gone. What it noted last it noted before it let go of the lock.
-    if (const auto ended = read_ended(attempt)) return *ended;
+    MOTLEY_ASSIGN(ended, read_ended(attempt));
+    if (ended) return *std::move(ended);
     if (!had_begun) return AttemptStatus{State::kUnknown};
-    if (kill_processes(attempt.folder)) return AttemptStatus{State::kRunning};
+    MOTLEY_ASSIGN(const bool has_some, kill_processes(attempt.folder));
+    if (has_some) return AttemptStatus{State::kRunning};
     return AttemptStatus{.state = State::kLost, .node_failed = !was_begun_since_boot(attempt.folder)};
   }
 
@@ -88,7 +91,7 @@ class LocalExecutor final : public Executor {
     return {};
   }
   Status kill(const Attempt& attempt) override {
-    if (!forbid(attempt)) kill_processes(attempt.folder);
+    if (!forbid(attempt)) MOTLEY_TRY(kill_processes(attempt.folder));
     return {};
   }
   Result<std::vector<std::string>> down_nodes() override { return std::vector<std::string>(); }

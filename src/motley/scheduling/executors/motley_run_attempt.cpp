@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -133,7 +134,8 @@ Ending wait_for(pid_t command, const sigset_t& taken, bool is_batch_job) {
     const timespec a_while{0, kLookNanoseconds};
     const int signal = ::sigtimedwait(&taken, &info, &a_while);
     int status = 0;
-    if (::waitpid(command, &status, WNOHANG) == command) {
+    for (pid_t ended = 0; (ended = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+      if (ended != command) continue;  // one whose parent had ended before
       ending.code = exit_code(status);
       return ending;
     }
@@ -170,7 +172,7 @@ Ending run_command(const AttemptRun& run, const sigset_t& taken) {
 // does not answer may hold a process for long. Slurm sees to that itself.
 void end_rest(const std::filesystem::path& folder) {
   const Deadline soon = Deadline::after(kEndSeconds), deadline = Deadline::after(kPatience);
-  for (bool is_said = false; kill_processes(folder) && !deadline.passed();) {
+  for (bool is_said = false; kill_processes(folder).value_or(true) && !deadline.passed();) {
     if (soon.passed() && !std::exchange(is_said, true)) {
       std::fprintf(stderr, "motley: processes of the attempt have not ended %.3g s after SIGKILL; waiting for them\n",
                    kEndSeconds);
@@ -199,6 +201,7 @@ Status run_attempt(const AttemptRun& run) {
   ::sigprocmask(SIG_BLOCK, &taken, nullptr);
   MOTLEY_ASSIGN(const std::optional<Descriptor> lock, begin(run.folder));
   if (!lock) return {};
+  if (!run.is_batch_job) ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const Ending ending = run_command(run, taken);
   if (!run.is_batch_job) end_rest(run.folder);
   if (run.is_batch_job && ending.code != 0 && !ending.was_asked) note_suspects(run.folder);

@@ -161,7 +161,8 @@ class SlurmExecutor final : public Executor {
   Result<AttemptStatus> look(const Attempt& attempt) override {
     using State = AttemptStatus::State;
     const std::string key = attempt.folder.string();
-    if (const auto ended = read_ended(attempt); ended && ended->exit_code == 0) return over(key, *ended);
+    MOTLEY_ASSIGN(std::optional<AttemptStatus> ended, read_ended(attempt));
+    if (ended && ended->exit_code == 0) return over(key, *ended);
     const double now = monotonic_seconds();
     if (now >= asked_for_jobs_ + kAskSeconds) ask_for_jobs();
     const auto found = jobs_.find(key);
@@ -169,7 +170,7 @@ class SlurmExecutor final : public Executor {
     if (is_known && !std::ranges::all_of(found->second, &SlurmJob::is_over)) return AttemptStatus{State::kRunning};
     if (!is_known && !has_begun(attempt)) return AttemptStatus{State::kUnknown};
     if (!is_known && !answers_) return AttemptStatus{State::kRunning};
-    const auto ended = read_ended(attempt);
+    MOTLEY_ASSIGN(ended, read_ended(attempt));
     double& unseen = watched_[key].unseen;
     if (unseen < 0) unseen = now;
     if (!ended && now < unseen + kFileSeconds) return AttemptStatus{State::kRunning};
