@@ -1112,8 +1112,12 @@ TEST_F(ControllerTest, AnExecutorThatFailsIsAskedAgain) {
 }
 
 // Forecasts that would take a policy by slots of a second years, and more devices than anybody has.
-TEST_F(ControllerTest, ForecastsHaveBounds) {
+class ForecastBounds : public ControllerTest, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Policies, ForecastBounds, ::testing::Values("drf", "optimus", "elasticflow"));
+
+TEST_P(ForecastBounds, Hold) {
   ControllerOptions options = share_fairly();
+  options.policy = GetParam();
   make(1, 2, options);
   world_.begin = [](const Attempt&) { return World::Run{.ends = 1e9}; };
   for (const char* name : {"a", "b", "c"}) {

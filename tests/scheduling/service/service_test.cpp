@@ -28,15 +28,16 @@ using ::testing::HasSubstr;
 
 class ServiceTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { serve(ControllerOptions()); }
+  void serve(const ControllerOptions& policy, double forecast_turn_seconds = 20) {
     auto store = Store::open(folder_.path);
     ASSERT_TRUE(store) << store.error().message;
-    auto controller = Controller::make(std::move(*store), uniform(2, 2), folder_.path, ControllerOptions());
+    auto controller = Controller::make(std::move(*store), uniform(2, 2), folder_.path, policy);
     ASSERT_TRUE(controller) << controller.error().message;
     const net::Secret token = net::Secret::generate();
     net::HttpListen listen;
     listen.address.endpoint = {"127.0.0.1", 0};
-    const ServiceOptions options{listen, token, report::scheduler_page};
+    const ServiceOptions options{listen, token, report::scheduler_page, forecast_turn_seconds};
     auto service = Service::start(options, std::move(*controller), *make_local_executor());
     ASSERT_TRUE(service) << service.error().message;
     service_ = std::move(*service);
@@ -207,6 +208,82 @@ TEST_F(ServiceTest, OutlivesConnectionsAndHeadersWithoutEnd) {
   EXPECT_EQ(get("/v1/jobs")["jobs"].size(), 1u);
 }
 
+// While somebody asks all the time for forecasts that take all the time that they may.
+class ForecastTest : public ServiceTest {
+ protected:
+  void SetUp() override {
+    ControllerOptions options;
+    options.policy = "drf";
+    options.policy_options.slot_seconds = 1;
+    serve(options, 0);
+    submit_long("long");
+    forecaster_ = std::jthread([this](const std::stop_token& stop) {
+      httplib::Client client("127.0.0.1", service_->endpoint().port);
+      client.set_bearer_token_auth(token_.c_str());
+      client.set_read_timeout(60);
+      nlohmann::json change;
+      for (const char* name : {"a", "b", "c"}) change["submit"].push_back(long_job(name, 4));
+      while (!stop.stop_requested()) {
+        const auto answer = client.Post("/v1/what-if", change.dump(), "application/json");
+        if (answer && answer->status != 503) ++forecasts_;
+      }
+    });
+  }
+  void TearDown() override {
+    forecaster_.request_stop();
+    forecaster_.join();
+    client_->Delete("/v1/jobs/long");
+    wait_until("long", "cancelled");
+  }
+  static nlohmann::json long_job(const std::string& name, int workers) {
+    return {{"name", name},       {"command", {"sleep", "1000"}}, {"directory", "/"},  {"workers", workers},
+            {"min_workers", 1},   {"max_workers", workers},       {"restart_cost", 0}, {"estimated_duration", 1e9},
+            {"grace_period", 0.1}};
+  }
+  void submit_long(const std::string& name) {
+    const auto answer = client_->Post("/v1/jobs", long_job(name, 1).dump(), "application/json");
+    ASSERT_TRUE(answer);
+    ASSERT_EQ(answer->status, 200) << answer->body;
+  }
+
+  std::atomic<int> forecasts_ = 0;
+  std::jthread forecaster_;
+};
+
+TEST_F(ForecastTest, JobsAreStartedAndEndedWhileAForecastIsComputed) {
+  bool has_started = false, has_ended = false;
+  const Deadline deadline = Deadline::after(60);
+  for (int i = 0; (!has_started || !has_ended) && !deadline.passed(); ++i) {
+    const std::string name = fmt::format("other-{}", i);
+    const int before = forecasts_;
+    submit_long(name);
+    wait_until(name, "running");
+    const int between = forecasts_;
+    EXPECT_EQ(client_->Delete("/v1/jobs/" + name)->status, 200);
+    wait_until(name, "cancelled");
+    has_started |= between == before;
+    has_ended |= forecasts_ == between;
+  }
+  EXPECT_TRUE(has_started);
+  EXPECT_TRUE(has_ended);
+}
+
+TEST_F(ForecastTest, AnotherOneMeanwhileHasItsTurnOrIsToldToAskAgain) {
+  int status = 0;
+  for (const Deadline deadline = Deadline::after(60); status != 503 && !deadline.passed();) {
+    const auto answer = client_->Get("/v1/jobs/long/why");
+    ASSERT_TRUE(answer);
+    status = answer->status;
+    if (status == 503) {
+      EXPECT_THAT(answer->body, HasSubstr("ask again"));
+    } else {
+      EXPECT_EQ(status, 200);
+    }
+  }
+  EXPECT_EQ(status, 503);
+  EXPECT_EQ(client_->Get("/v1/jobs")->status, 200);
+}
+
 // A job's output and the page of its run: as they are there, and as nothing that could act for the reader.
 TEST_F(ServiceTest, ShowsWhatAJobLeavesToRead) {
   const auto run = folder_.path / "run";
@@ -318,6 +395,8 @@ TEST_F(ServiceTest, SaysWhatIsWrong) {
   const auto unknown = client_->Get("/v1/jobs?state=done");
   EXPECT_EQ(unknown->status, 400);
   EXPECT_THAT(unknown->body, ::testing::AllOf(HasSubstr("done"), HasSubstr("pending"), HasSubstr("completed")));
+  EXPECT_EQ(client_->Get("/v1/jobs?state=%ff")->status, 400);
+  EXPECT_EQ(client_->Get("/v1/jobs/nobody/logs?attempt=%ff")->status, 400);
   EXPECT_EQ(client_->Get("/v1/jobs/nobody/why")->status, 400);
   EXPECT_EQ(client_->Post("/v1/nodes/nobody/drain", "", "application/json")->status, 400);
   EXPECT_EQ(client_->Get("/v2")->status, 404);

@@ -11,16 +11,15 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
-#include "motley/base/text.h"
 #include "motley/net/http_server.h"
 #include "motley/scheduling/service/explain.h"
 #include "motley/scheduling/service/job_files.h"
+#include "motley/scheduling/service/queries.h"
 
 namespace motley::scheduling {
 namespace {
 
 constexpr double kRequestSeconds = 60;  // for which a client is waited for that sends jobs or takes its answer
-constexpr std::chrono::seconds kForecastTurn(20);  // in which forecasts that were asked for before are done
 constexpr std::size_t kMaxBodyBytes = 64 << 20;
 constexpr std::int64_t kMaxLogBytes = 1 << 20;  // of what a job has printed, its end
 constexpr std::int64_t kMaxReportBytes = 64 << 20;
@@ -51,16 +50,6 @@ Json as_json(T value) {
   return JsonWriter::written(value);
 }
 
-// Which jobs a list has.
-struct StateQuery {
-  JobState state = JobState::kPending;
-};
-
-template <class Archive>
-void fields(Archive& archive, StateQuery& query) {
-  archive.required("state", query.state);
-}
-
 Json brief(const JobRecord& record) {
   return {{"id", record.id},
           {"name", record.job.name},
@@ -81,11 +70,7 @@ Json brief(const JobRecord& record) {
 // --- Answers to requests
 
 Result<Json> list_jobs(Controller& controller, const httplib::Request& request, const Requester&) {
-  std::optional<JobState> state;
-  if (const std::string named = request.get_param_value("state"); !named.empty()) {
-    MOTLEY_ASSIGN(const StateQuery query, parse_json<StateQuery>(Json{{"state", named}}.dump(), "the query"));
-    state = query.state;
-  }
+  MOTLEY_ASSIGN(const std::optional<JobState> state, read_state_query(request.params));
   Json jobs = Json::array();
   for (const JobRecord& record : controller.records()) {
     if (!state || state == record.state) jobs.push_back(brief(record));
@@ -115,29 +100,6 @@ Result<std::string> read_report(const Attempt& attempt) {
     return fail(ErrorCode::kInvalidInput, "job '{}' has no report: its command names no --run-directory", attempt.name);
   }
   return read_whole(file, kMaxReportBytes);
-}
-
-// Of an attempt and a byte in its output; left out: the last one, and its beginning.
-struct LogsQuery {
-  int attempt = 0;
-  std::int64_t offset = 0;
-};
-
-template <class Archive>
-void fields(Archive& archive, LogsQuery& query) {
-  archive.optional("attempt", query.attempt);
-  archive.optional("offset", query.offset);
-}
-
-Result<LogsQuery> read_logs_query(const httplib::Request& request) {
-  Json query = Json::object();
-  for (const char* key : {"attempt", "offset"}) {
-    if (!request.has_param(key)) continue;
-    const std::string value = request.get_param_value(key);
-    const auto number = parse_number<std::int64_t>(value);
-    query[key] = number ? Json(*number) : Json(value);
-  }
-  return parse_json<LogsQuery>(query.dump(), "the query");
 }
 
 Result<Json> cancel_job(Controller& controller, const httplib::Request& request, const Requester& requester) {
@@ -250,7 +212,7 @@ void Service::answer_locked(const httplib::Request& request, httplib::Response& 
 // Answers with what `what` makes of what is there now, copied: attempts are started and ended meanwhile.
 void Service::answer_forecast(httplib::Response& response, const std::string& asked,
                               const std::function<Result<Json>(const Controller::Snapshot&)>& what) {
-  const std::unique_lock turn(forecasts_, kForecastTurn);
+  const std::unique_lock turn(forecasts_, std::chrono::duration<double>(options_.forecast_turn_seconds));
   if (!turn) {
     response.status = 503;
     return answer(response, {{"error", "forecasts that were asked for before are not done yet; ask again"}});
@@ -292,7 +254,7 @@ Result<Attempt> Service::find_own_attempt(const std::string& name) {
 
 // A part of what an attempt has printed, read without the lock.
 Result<Service::Json> Service::read_logs(const httplib::Request& request) {
-  MOTLEY_ASSIGN(const LogsQuery query, read_logs_query(request));
+  MOTLEY_ASSIGN(const LogsQuery query, read_logs_query(request.params));
   const Requester requester = find_requester(net::current_peer());
   JobRecord record;
   std::filesystem::path file;
