@@ -7,9 +7,11 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 
 #include "motley/base/random.h"
 #include "motley/scheduling/policies/policies.h"
+#include "motley/scheduling/policies/slot.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/workload.h"
 #include "tests/scheduling/elastic_job.h"
@@ -219,6 +221,55 @@ TEST(GadgetExact, WithTheCompletionObjectiveWastesNoDevicesOnTheShort) {
   const Outcome outcome = replay(jobs, pool(2), **policy);
   EXPECT_DOUBLE_EQ(outcome.jobs[0].finished, 100);
   EXPECT_DOUBLE_EQ(outcome.jobs[1].finished, 100 + 50 / 1.2);
+}
+
+// What a worker is worth to each job at `now`, with the completion objective; none has run.
+std::vector<double> price_workers(const std::vector<Job>& jobs, double now) {
+  const ClusterTopology topology = pool(2);
+  const Capacity capacity(topology);
+  const std::vector<Progress> progress(jobs.size());
+  std::vector<int> numbers(jobs.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const State state{.now = now,
+                    .jobs = jobs,
+                    .progress = progress,
+                    .topology = &topology,
+                    .capacity = &capacity,
+                    .arrived = numbers,
+                    .finished = {},
+                    .running = {},
+                    .active = numbers};
+  std::vector<double> prices;
+  for (const SlotJob& job : slot_problem(state, numbers, topology, now + 600, Objective::kCompletion).jobs) {
+    prices.push_back(job.value[0][1]);
+  }
+  return prices;
+}
+
+TEST(SlotProblem, TheWorkOfWhoHasWaitedLongestCostsALittleMore) {
+  std::vector<Job> jobs = {elastic_job("short", 4000, 100, 1, 1), elastic_job("longer", 4000, 105, 1, 1)};
+  for (int i = 0; i < 20; ++i) jobs.push_back(elastic_job(fmt::format("long{}", i), 4000, 1000, 1, 1));
+  const std::vector<double> before = price_workers(jobs, 4000);
+  EXPECT_DOUBLE_EQ(before[1], before[0] * 21 / 22);  // so many have as much work or more
+  jobs[1].arrival = 0;
+  const std::vector<double> after = price_workers(jobs, 4000);
+  EXPECT_DOUBLE_EQ(after[1], before[1] / std::pow(0.97, 4));
+  EXPECT_DOUBLE_EQ(after[0], before[0]);
+}
+
+TEST(SlotProblem, OfEqualJobsWorkIsDearestOfWhoCameFirst) {
+  const std::vector<double> prices =
+      price_workers({elastic_job("first", 0, 100, 1, 1), elastic_job("second", 0, 100, 1, 1)}, 0);
+  EXPECT_DOUBLE_EQ(prices[0], 2 * prices[1]);
+}
+
+// It would be done before it had restarted.
+TEST(SlotProblem, WhoWouldNotGrowIsNotChargedForGrowing) {
+  Job job = elastic_job("short", 0, 15, 1, 2);
+  job.elastic->restart_cost_seconds = 25;
+  EXPECT_DOUBLE_EQ(price_workers({job}, 0)[0], 600);
+  job.duration = 1000;
+  EXPECT_LT(price_workers({job}, 0)[0], 600);
 }
 
 TEST(Simulator, NamesAJobWhereAllOnlyRestart) {

@@ -37,7 +37,11 @@ class ServiceTest : public ::testing::Test {
     const net::Secret token = net::Secret::generate();
     net::HttpListen listen;
     listen.address.endpoint = {"127.0.0.1", 0};
-    const ServiceOptions options{listen, token, report::scheduler_page, forecast_turn_seconds};
+    const ServiceOptions options{.listen = listen,
+                                 .token = token,
+                                 .page = report::scheduler_page,
+                                 .limits = {.forecasts = 1'000'000},
+                                 .forecast_turn_seconds = forecast_turn_seconds};
     auto service = Service::start(options, std::move(*controller), *make_local_executor());
     ASSERT_TRUE(service) << service.error().message;
     service_ = std::move(*service);

@@ -392,8 +392,8 @@ class Solver {
 
   bool is_near() const { return value_ >= bound_ * (1 - options_.gap); }
 
-  // Takes out jobs of some nodes and some that have less than the relaxation would give them, packs them again in
-  // another order, and keeps what is better.
+  // Takes out jobs of some nodes and some that have less than the relaxation would give them, often the one that lacks
+  // most by that, packs them again in another order, and keeps what is better.
   void improve() {
     if (problem_.jobs.empty()) return;
     const int enough = is_typed_ ? options_.patience : std::max(kMinPatience, static_cast<int>(problem_.jobs.size()));
@@ -455,12 +455,20 @@ class Solver {
       }
     }
     for (int i = 0; i < 3 && !poor.empty(); ++i) {
-      const auto at = static_cast<std::size_t>(any(poor.size()));
-      chosen.push_back(poor[at]);
-      poor.erase(poor.begin() + static_cast<std::ptrdiff_t>(at));
+      auto one = poor.begin() + any(poor.size());
+      if (i == 0 && any(2) == 0) one = std::ranges::max_element(poor, {}, [&](int number) { return missing(number); });
+      chosen.push_back(*one);
+      poor.erase(one);
     }
     for (std::size_t i = chosen.size(); i > 1; --i) std::swap(chosen[i - 1], chosen[random_.below(i)]);
     return chosen;
+  }
+
+  // Of the utility of what it wants, all in one place.
+  double missing(int number) {
+    const auto [workers, type] = wanted(number);
+    if (workers == 0) return 0;
+    return job(number).value_on(type).front()[index(workers)] - utility(number, placement(number));
   }
 
   struct Wanted {

@@ -9,13 +9,17 @@
 // first, the sum of their completion times would fall by that much for each second of work that a job has less: whoever
 // comes after it is done sooner. So short jobs come first, but not at any price, since devices that a ring wastes are
 // missed by all who wait; and the fewer wait, the more that order counts. A job that starts with fewer workers than it
-// can use is charged the restart with which it will grow.
+// can use is charged the restart with which it will grow, if that will pay. The work of jobs that are about to be those
+// that are treated worst, by their finish-time ratios, costs a little more: it takes little from all to keep one from
+// waiting much longer than anybody else.
 //
 // With the makespan objective it is the work done, in seconds of one device, more so for jobs that
 // have longer to go. With the fairness objective it is by how much a job's finish-time ratio (Themis's: how much longer
 // it takes than on an equal part of the cluster) falls, those that are high counting most.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <ranges>
 #include <unordered_map>
 
 #include "motley/scheduling/policies/slot.h"
@@ -23,16 +27,21 @@
 namespace motley::scheduling {
 namespace {
 
-constexpr double kMinSeconds = 1e-6;  // that a job has to go: one without duration, too, must have its turn
-constexpr double kUnfairness = 4;     // the power of finish-time ratios that fairness adds up
-constexpr double kSooner = 1e-3;      // of its utility, at most, for being done before a slot ends
+constexpr double kMinSeconds = 1e-6;   // that a job has to go: one without duration, too, must have its turn
+constexpr double kUnfairness = 4;      // the power of finish-time ratios that fairness adds up
+constexpr double kAlmostWorst = 0.97;  // of the worst finish-time ratio: above it work costs more with the completion
+constexpr double kHelp = 4;            // objective, by this power of how far
+constexpr double kSooner = 1e-3;       // of its utility, at most, for being done before a slot ends
 
 class SlotUtility {
  public:
   SlotUtility(const State& state, std::span<const int> jobs, double end, Objective objective)
       : state_(state), end_(end), objective_(objective) {
     for (const int number : jobs) longest_ = std::max(longest_, std::max(kMinSeconds, state_.left_seconds(number)));
-    if (objective == Objective::kCompletion) price_work();
+    if (objective == Objective::kCompletion) {
+      price_work();
+      help_worst();
+    }
   }
 
   SlotJob slot_job(int number) const {
@@ -63,13 +72,29 @@ class SlotUtility {
   void price_work() {
     std::vector<std::pair<double, int>> by_work;
     for (const int number : state_.active) {
-      by_work.emplace_back(-state_.left_seconds(number) * state_.job(number).workers, number);
+      by_work.emplace_back(state_.left_seconds(number) * state_.job(number).workers, number);
     }
-    std::ranges::sort(by_work);
+    std::ranges::sort(by_work);  // of equal ones who came first
     double behind = 0;
-    for (const auto& [work, number] : by_work) {
+    for (const auto& [work, number] : by_work | std::views::reverse) {
       behind += state_.job(number).utility.weight;
       prices_[number] = behind;
+    }
+  }
+
+  // Raises the prices of those that have about the worst finish-time ratio of all, above 1.
+  void help_worst() {
+    const auto ratio = [this](int number) {  // if it goes on as it asked for
+      const Job& job = state_.job(number);
+      const double took = state_.now - job.arrival + state_.left_seconds(number);
+      return took * part(job) / std::max(kMinSeconds, job.duration);
+    };
+    std::vector<double> ratios;
+    std::ranges::transform(state_.active, std::back_inserter(ratios), ratio);
+    if (ratios.empty()) return;
+    const double high = std::max(1.0, kAlmostWorst * std::ranges::max(ratios));
+    for (std::size_t i = 0; i < ratios.size(); ++i) {
+      if (ratios[i] > high) prices_[state_.active[i]] *= std::pow(ratios[i] / high, kHelp);
     }
   }
 
@@ -110,7 +135,7 @@ class SlotUtility {
         const double pace = speed(job, state_.topology->network, place);
         const double more = until_end * pace;
         values[workers] = utility(number, left, more);
-        if (grows_later && pace < fastest) {
+        if (grows_later && left / fastest + job.elastic->restart_cost_seconds < left / pace) {
           values[workers] *= 1 - restart_share(job.elastic->restart_cost_seconds, until_end, left, pace);
         }
         if (objective_ == Objective::kUtility) {
@@ -153,9 +178,13 @@ class SlotUtility {
   // has left until the slot ends and goes on as it asked for.
   double finish_ratio(const Job& job, double left, double more) const {
     const double to_go = end_ - state_.now + left - sooner(left, more);
+    return (state_.now - job.arrival + to_go) * part(job) / std::max(kMinSeconds, job.duration);
+  }
+
+  // Of the workers that a job asks for, what an equal part of the cluster is.
+  double part(const Job& job) const {
     const double wanted = static_cast<double>(state_.active.size()) * job.workers;
-    const double part = std::min(1.0, state_.topology->devices() / wanted);
-    return (state_.now - job.arrival + to_go) * part / std::max(kMinSeconds, job.duration);
+    return std::min(1.0, state_.topology->devices() / wanted);
   }
 
   const State& state_;

@@ -52,7 +52,7 @@ struct ServiceOptions {
   net::Secret token;
   std::function<std::string(const PageInput&)> page;  // HTML of GET /
   RequestLimits limits = {};
-  double forecast_turn_seconds = 20;                  // in which forecasts that were asked for before are to be done
+  double forecast_turn_seconds = 20;  // in which forecasts that were asked for before are to be done
 };
 
 class Service {
