@@ -427,6 +427,27 @@ TEST(BatchNorm, SeveralMicroBatchesCountAsOneBatch) {
   }
 }
 
+TEST(BatchNorm, WhatAStepHasChangedIsLeftOutUntilItIsFinished) {
+  torch::manual_seed(11);
+  const auto stage = batch_norm_stage(0.2);
+  BatchNormAverage average(*stage);
+  const auto told = [&] {
+    const NamedTensors state = average.before_step(stage->state());
+    const torch::Tensor both = torch::cat({state[2].tensor, state[3].tensor});  // after weight and bias
+    return std::vector(both.data_ptr<double>(), both.data_ptr<double>() + both.numel());
+  };
+  stage->batch_norms().front().running_mean.fill_(7);  // loaded since
+  const std::vector<double> before = running_statistics(*stage);
+  EXPECT_EQ(told(), before);
+  average.begin_step();
+  ASSERT_TRUE(stage->forward(0, {torch::randn({5, 3}, torch::kFloat64)}));
+  EXPECT_EQ(told(), before);
+  EXPECT_NE(running_statistics(*stage), before);
+  average.finish_step(average.contribution(5));
+  EXPECT_NE(told(), before);
+  EXPECT_EQ(told(), running_statistics(*stage));
+}
+
 // PyTorch's kernel, of which an exported network has no more, gives a single sample a variance of 0 / 0.
 TEST(BatchNorm, ASingleSampleSaysNothingOfItsSpread) {
   torch::manual_seed(10);

@@ -204,15 +204,35 @@ std::int64_t Stage::parameter_count() const {
 
 BatchNormAverage::BatchNormAverage(const Stage& stage) : layers_(stage.batch_norms()) {
   begin_step();
+  is_in_step_ = false;
 }
 
 void BatchNormAverage::begin_step() {
   before_.clear();
   for (const BatchNormLayer& layer : layers_) before_.push_back({read_statistics(layer), count_batches(layer)});
+  is_in_step_ = true;
 }
 
-void BatchNormAverage::undo_step() const {
+void BatchNormAverage::undo_step() {
   for (std::size_t i = 0; i < layers_.size(); ++i) write_statistics(layers_[i], before_[i].values, before_[i].batches);
+  is_in_step_ = false;
+}
+
+NamedTensors BatchNormAverage::before_step(NamedTensors state) const {
+  if (!is_in_step_) return state;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const BatchNormLayer& layer = layers_[i];
+    const torch::Tensor both = torch::tensor(before_[i].values, torch::kFloat64).view({2, -1});
+    for (NamedTensor& own : state) {
+      const auto is = [&own](const torch::Tensor& other) {
+        return other.defined() && other.data_ptr() == own.tensor.data_ptr();
+      };
+      if (is(layer.running_mean)) own.tensor = both[0].to(own.tensor.options());
+      if (is(layer.running_var)) own.tensor = both[1].to(own.tensor.options());
+      if (is(layer.num_batches_tracked)) own.tensor = torch::full_like(own.tensor, before_[i].batches);
+    }
+  }
+  return state;
 }
 
 // Layout: the number of samples, then a layer n mean_i of all channels and n (var_i + mean_i^2) of all channels.
@@ -253,6 +273,7 @@ void BatchNormAverage::finish_step(std::span<const double> sums) {
     sums = sums.subspan(after.size());
     write_statistics(layers_[i], after, batches + 1);
   }
+  is_in_step_ = false;
 }
 
 }  // namespace motley::nn

@@ -167,7 +167,10 @@ class BatchNormAverage {
   void begin_step();
 
   // Sets the running values to those that are remembered.
-  void undo_step() const;
+  void undo_step();
+
+  // The stage's state without what a step has changed that is begun and not finished.
+  NamedTensors before_step(NamedTensors state) const;
 
   // This worker's part of the sums over all workers, in the same layout everywhere; all zero where it had no samples.
   // After the last micro-batch. `samples` is the worker's number in the step.
@@ -184,6 +187,7 @@ class BatchNormAverage {
   };
   std::vector<BatchNormLayer> layers_;
   std::vector<Before> before_;
+  bool is_in_step_ = false;
 };
 
 }  // namespace motley::nn

@@ -122,7 +122,6 @@ Status Regrouping::give_up(Error error) {
 Status Regrouping::save_alone() {
   if (!parts_.checkpoints->keeps_any()) return fail(ErrorCode::kUnavailable, "this job writes none");
   if (parts_.stages != nullptr) MOTLEY_TRY(parts_.stages->give_all_layers());
-  if (loop_.state.under_way) parts_.sync->undo();
   if (!context_.writes()) progress_.saved_step = 0;  // another rank has written it, between hosts on its own
   MOTLEY_TRY(parts_.elastic->stand_alone());
   return loop_.save();

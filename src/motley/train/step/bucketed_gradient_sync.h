@@ -94,6 +94,11 @@ class BucketedGradientSync final : public GradientSync, public ServedSync {
   nn::NamedTensors without_copies(nn::NamedTensors tensors) const;
 
   bool has_batch_norm() const { return batch_norm_.has_value(); }
+  // The network's state as the last finished step has left it.
+  nn::NamedTensors state_after_step() const {
+    const nn::NamedTensors state = network_.stage->state();
+    return batch_norm_ ? batch_norm_->before_step(state) : state;
+  }
   const nn::GradientBuckets& buckets() const { return *parts_.buckets; }
   std::string name() const { return parts_.method.reducer->name(); }
 

@@ -70,7 +70,7 @@ Result<std::string> NetworkState::collect(std::int64_t step, const std::function
 Result<std::string> NetworkState::weights(std::int64_t step) {
   return collect(step, [&]() -> Result<nn::NamedTensors> {
     if (!parts_.network.is_synthetic) MOTLEY_TRY(nn::check_weights(parts_.network.stage->parameters()));
-    return parts_.network.stage->state();
+    return parts_.sync.state_after_step();
   });
 }
 
