@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "tests/simulation/mutants.h"
+#include "tests/simulation/observer.h"
 #include "tests/simulation/run_schedule.h"
 
 namespace motley::simulation {
@@ -88,8 +89,8 @@ void take_result(Worker& worker, int status, BatchResult& result) {
   } else if (WTERMSIG(status) == SIGPROF) {
     result.failures.push_back({progress.seed, FailureKind::kDoesNotEnd, "the simulation does not end"});
   } else {
-    result.failures.push_back(
-        {progress.seed, FailureKind::kCrash, fmt::format("the simulation ends by signal {}", WTERMSIG(status))});
+    result.failures.push_back({progress.seed, FailureKind::kCrash,
+                               fmt::format("{}: a process crashes, by signal {}", kWaitsEnd, WTERMSIG(status))});
   }
 }
 
@@ -107,7 +108,7 @@ BatchResult run_batch(const BatchOptions& options) {
   std::uint64_t next = options.first_seed;
   const auto is_over = [&] {
     return std::ranges::any_of(result.failures, [&](const Failure& failure) {
-      return options.mutant.empty() || failure.kind == FailureKind::kInvariant;
+      return options.mutant.empty() || failure.kind != FailureKind::kDoesNotEnd;
     });
   };
   for (;;) {

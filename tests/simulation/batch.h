@@ -10,7 +10,7 @@ namespace motley::simulation {
 
 enum class FailureKind : std::uint8_t {
   kInvariant,   // is broken
-  kCrash,       // of the simulation, by a signal
+  kCrash,       // of a simulated process, and with it of the simulation: the invariant that waits end is broken
   kDoesNotEnd,  // the simulation, in the processor's time that it has
 };
 

@@ -81,7 +81,8 @@ struct MutantResult {
   BatchResult batch;
   // The first invariant that was broken; null: none was.
   const Failure* found() const {
-    const auto found = std::ranges::find(batch.failures, FailureKind::kInvariant, &Failure::kind);
+    const auto found = std::ranges::find_if(
+        batch.failures, [](const Failure& failure) { return failure.kind != FailureKind::kDoesNotEnd; });
     return found == batch.failures.end() ? nullptr : &*found;
   }
 };

@@ -8,6 +8,7 @@
 #include <deque>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -312,6 +313,9 @@ class LinearState final : public PlainModel {
   }
   Status load_optimizer(const std::string& text) override { return load_momentum(text, shared_); }
   Status start(std::int64_t, int) override { return sync_.load_servers(); }
+  Result<WeightsHash> hash_weights() const override {
+    return WeightsHash{1, 1, crc64(std::as_bytes(std::span(shared_.weights)))};
+  }
   bool has_optimizer() const override { return !sync_.is_served(); }
 
   static Status load_momentum(const std::string& text, Shared& shared) {
