@@ -6,7 +6,7 @@ import signal
 import unittest
 
 from elastic import ElasticRun
-from harness import children, interrupt, is_stopped, relative_difference
+from harness import children, interrupt, process_state, relative_difference
 
 
 class ElasticHosts(ElasticRun):
@@ -77,7 +77,7 @@ class ElasticHosts(ElasticRun):
         new = self.start("own-again", *common, "--rank", 2, "--join", self.read_address(ranks[0]),
                          environment={"MOTLEY_FAULTS": str(points[0].parent)})
         for point in points:
-            self.wait_until(lambda: not point.exists() and is_stopped(new.pid))
+            self.wait_until(lambda: not point.exists() and process_state(new.pid) == "T")
             self.wait_for_step("own-0", max(self.losses("own-0")) + 10)
             changes = [line["event"] for line in self.lines("own-0") if line.get("event") in ("lost", "joined")]
             self.assertEqual(changes, ["lost"])

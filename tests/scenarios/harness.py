@@ -85,8 +85,12 @@ def computed_seconds(process):
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-def is_stopped(process):
-    return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+def process_state(process):
+    """A letter, as ps has it; X for one that is gone."""
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return "X"
 
 
 def shared_memory(process):
