@@ -191,7 +191,7 @@ class LiveJobs(LiveService):
         self.assertIn("workers is '5'; accepted: up to 4", self.schedule("submit", "--name", "big", "--workers", 5, "--", "true", expect=2))
         self.assertIn("there is no job 'nobody'", self.schedule("why", "nobody", expect=2))
         self.assertIn("there is no node 'x'", self.schedule("drain", "x", expect=2))
-        self.schedule("submit", "--name", "stays", "--estimated-duration", "60s", "--", "sleep", 60)
+        self.schedule("submit", "--name", "stays", "--estimated-duration", "600s", "--", "sleep", 600)
         for name in ("", "stays?", "a/b", "stays/why"):
             refused = f"JOB: '{name}'; accepted: the name or number of a job"
             for command in ("why", "logs"):
