@@ -94,7 +94,7 @@ class Scheduler(LiveService):
         self.addCleanup(client.close)
         token = (self.state / "token").read_text().strip()
         client.sendall(f"GET /v1/jobs HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
-        wait_for_output(self, service.stderr, f"let in for now: {LACK}", f"lock: {LACK}")
+        wait_for_output(self, service.stderr, f"let in for now: {LACK}", "it could not be looked at")
         ends.touch()
         self.wait_for((self.state / "jobs/first/attempt-1/ended").exists, "the note of the end")
         self.assertEqual((self.begun("first"), self.begun("second")), (1, 0))

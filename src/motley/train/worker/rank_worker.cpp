@@ -224,7 +224,10 @@ Status RankWorker::open_data() {
       job_.timeline.steps == 0 ? data_.steps() + 1 : std::max<std::int64_t>(1, 2 * data_.steps() / job_.timeline.steps);
   timeline_.emplace(role_.rank, description(role_.rank).name, timeline);
   if (is_elastic() && job_.timeline.steps > 0) {
-    timeline_->keep_in(logs(), role_.is_newcomer && role_.launcher == "motley");
+    const bool goes_on = role_.is_newcomer && role_.launcher == "motley";
+    std::error_code ignored;
+    if (!goes_on) std::filesystem::remove(timeline_part(logs(), role_.rank), ignored);  // of an attempt before
+    timeline_->keep_in(logs(), goes_on);
   }
   context_.emplace(role_.rank, role_.size, *session_, *group_, *timeline_, job_.deadline.step);
   if (elastic_) context_->present = elastic_->first_ranks();
@@ -319,9 +322,9 @@ Status RankWorker::open_outputs() {
   reporter_->set_now(before.seconds + reporter_->now());
   MOTLEY_TRY(run_.roll_back_metrics(progress_.step));
   MOTLEY_TRY(reporter_->open(run_.folder()));
-  for (const int rank : all_ranks(role_.size)) {  // of an attempt before
+  for (const int rank : all_ranks(role_.size)) {  // of an attempt before; who is there may have written its own
     std::error_code ignored;
-    std::filesystem::remove(timeline_part(logs(), rank), ignored);
+    if (!context_->is_present(rank)) std::filesystem::remove(timeline_part(logs(), rank), ignored);
   }
   if (progress_.step > 0 && progress_.step >= data_.steps()) {  // the run's files say already how it came to be
     spdlog::info("step {} is done, and the job has {}: nothing is left to do; accepted: more --steps or --epochs",
