@@ -83,7 +83,7 @@ class StepRunner {
     return std::vector<data::Range>();
   }
   // What another runner of the same layers has kept.
-  virtual void go_on_from(Kept /*kept*/) {}
+  virtual void go_on_from(Kept&& /*kept*/) {}
 };
 
 // What becomes of a step's gradients: reduced over the ranks, and followed by the weights.

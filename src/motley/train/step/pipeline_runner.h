@@ -31,7 +31,7 @@ class PipelineRunner final : public StepRunner {
     if (!keeps()) return std::nullopt;
     return kept_.step == step ? kept_.rows : std::vector<data::Range>();
   }
-  void go_on_from(Kept kept) override { kept_ = std::move(kept); }
+  void go_on_from(Kept&& kept) override { kept_ = std::move(kept); }
 
  private:
   struct Work;
