@@ -222,6 +222,8 @@ void Service::answer_forecast(httplib::Response& response, const std::string& as
     return controller_.present(wall_seconds(), asked);
   }();
   const Result<Json> json = what(present);
+  const bool is_unsolved = !json && json.error().code == ErrorCode::kUnavailable;  // which is no word about who asks
+  if (is_unsolved) return refuse(response, {ErrorCode::kInternal, json.error().message});
   if (!json) return refuse(response, json.error());
   answer(response, *json);
 }
