@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -28,9 +29,12 @@ class LiveService(Scenario):
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
-        line = process.stderr.readline()
-        self.assertRegex(line, "page at https?://|listening at unix:")
-        return process
+        lines = []
+        for line in process.stderr:  # what it finds as it starts may come before
+            if re.search("page at https?://|listening at unix:", line):
+                return process
+            lines.append(line)
+        self.fail(f"the service ended before it answered: {''.join(lines)}")
 
     def schedule(self, command, *words, expect=0):
         done = subprocess.run([str(word) for word in (BINARY, "schedule", command, "--state-dir", self.state, *words)],
