@@ -2,15 +2,18 @@
 // tests/scenarios/encrypted_http.py.
 #include <gmock/gmock.h>
 #include <httplib.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <array>
 #include <thread>
 
 #include "motley/base/os/file.h"
 #include "motley/net/http_client.h"
 #include "motley/net/http_server.h"
+#include "motley/net/socket.h"
 #include "motley/net/unix_socket.h"
 #include "tests/net/test_certificates.h"
 
@@ -123,6 +126,30 @@ TEST_F(UnixSocketTest, TakesThePlaceOfNothingElse) {
   EXPECT_EQ(*read_file(path_), "mine");
   EXPECT_THAT(listen_at_path(path_ + std::string(100, 'x')).error().message, HasSubstr("accepted: 1 to 107"));
   EXPECT_THAT(listen_at_path((folder_.path / "none/socket").string()).error().message, HasSubstr("No such file"));
+}
+
+// Neither a client that sends such a body nor one that only says so is waited for.
+TEST_F(UnixSocketTest, RefusesABodyThatIsTooLargeByItsHead) {
+  const Echo echo(at_path(path_));
+  ASSERT_TRUE(echo.started()) << echo.started().error().message;
+  EXPECT_EQ(post(echo.url(), nullptr, std::string(8 * kMegabyte, 'b'))->status, 200);
+  for (const char* length : {"8388609", "1000000000000", "-1"}) {
+    for (const char* asks : {"", "Expect: 100-continue\r\n"}) {
+      const auto socket = connect_to_path(path_, Deadline::after(20));
+      ASSERT_TRUE(socket) << socket.error().message;
+      const std::string head =
+          fmt::format("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n{}\r\n", length, asks);
+      ASSERT_EQ(::send(socket->get(), head.data(), head.size(), MSG_NOSIGNAL), static_cast<ssize_t>(head.size()));
+      const Deadline deadline = Deadline::after(20);
+      std::string answer;
+      std::array<char, 1024> block;
+      for (ssize_t some = 1; some > 0 && wait_for(socket->get(), POLLIN, deadline.remaining_milliseconds());) {
+        some = ::recv(socket->get(), block.data(), block.size(), MSG_DONTWAIT);
+        if (some > 0) answer.append(block.data(), static_cast<std::size_t>(some));
+      }
+      EXPECT_THAT(answer, AllOf(HasSubstr("413"), HasSubstr("accepted: up to 8388608"))) << length;
+    }
+  }
 }
 
 class HttpsTest : public ::testing::Test {

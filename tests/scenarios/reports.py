@@ -11,13 +11,16 @@ from harness import BINARY, Scenario, interrupt
 
 
 def middle_half(lines):
-    """Of the steps that a page takes its typical step from, those whose time is in the middle half."""
-    settled = [line for line in lines if "step_seconds" in line and not line.get("baseline") and line["step"] > 20]
-    splits = collections.Counter(tuple(line["batch_split"]) for line in settled)
-    commonest = max(sorted(splits), key=splits.get)
-    if splits[commonest] >= max(5, len(settled) / 4):
-        settled = [line for line in settled if tuple(line["batch_split"]) == commonest]
-    steps = sorted(settled, key=lambda line: line["step_seconds"])
+    """Of the steps that a page takes its typical step from, those whose time is in the middle half; equal shares have settled
+    from the beginning."""
+    own = [line for line in lines if "step_seconds" in line and not line.get("baseline")]
+    if own[0]["mode"] != "equal":
+        own = [line for line in own if line["step"] > 20]
+        splits = collections.Counter(tuple(line["batch_split"]) for line in own)
+        commonest = max(sorted(splits), key=splits.get)
+        if splits[commonest] >= max(5, len(own) / 4):
+            own = [line for line in own if tuple(line["batch_split"]) == commonest]
+    steps = sorted(own, key=lambda line: line["step_seconds"])
     quarter = len(steps) // 4
     return steps[quarter : len(steps) - quarter]
 

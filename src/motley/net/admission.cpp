@@ -215,6 +215,7 @@ Result<std::unique_ptr<Connection>> connect_to_host(const Endpoint& endpoint, co
                 deadline.allowed(), host.error().message);
   }
   Identity identity = host->claim.identity;
+  identity.rank = -1;
   identity.session = own.identity.session;
   identity.epoch = own.identity.epoch;
   identity.purpose = own.identity.purpose;

@@ -91,8 +91,9 @@ Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& se
                                       const Deadline& deadline, const std::function<bool()>& cancelled,
                                       const std::function<bool(const Error&)>& is_final);
 
-// An authenticated connection to whoever listens at the endpoint and holds the secret, whoever it claims to be. Tries
-// again until the deadline, unless it is refused; `cancelled` is asked every 50 ms. The error names the endpoint.
+// An authenticated connection to the service that listens at the endpoint and holds the secret, whoever it claims to
+// be. Tries again until the deadline, unless it is refused; `cancelled` is asked every 50 ms. The error names the
+// endpoint.
 Result<std::unique_ptr<Connection>> connect_to_host(const Endpoint& endpoint, const Secret& secret, const Claim& own,
                                                     const Deadline& deadline, bool payload_checksum,
                                                     const Encryption& encryption,

@@ -98,7 +98,8 @@ Status check_frame(const Frame& frame, std::uint64_t session, std::uint64_t epoc
 Connection::Connection(Channel channel, Identity peer, bool payload_checksum)
     : channel_(std::move(channel)),
       peer_(std::move(peer)),
-      name_(fmt::format("rank {} at {}", peer_.rank, to_string(remote_endpoint(socket())))),
+      name_(fmt::format("{} at {}", peer_.rank < 0 ? "the service" : fmt::format("rank {}", peer_.rank),
+                        to_string(remote_endpoint(socket())))),
       payload_checksum_(payload_checksum && !is_encrypted()) {}
 
 tl::unexpected<Error> Connection::broken(ErrorCode code, const std::string& why) {

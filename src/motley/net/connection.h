@@ -62,7 +62,7 @@ Status check_frame(const Frame& frame, std::uint64_t session, std::uint64_t epoc
 struct Identity {
   std::string job;     // at most 255 bytes
   std::string tenant;  // at most 255 bytes
-  int rank = 0;
+  int rank = 0;        // -1 of a service, which has none
   std::uint64_t session = 0;
   std::uint64_t epoch = 0;
   // Which of several connections between two ranks this is (control, ring channel 0, 1, ...).
@@ -87,7 +87,7 @@ class Connection {
   Connection(Channel channel, Identity peer, bool payload_checksum);
 
   const Identity& peer() const { return peer_; }
-  // "rank 2 at 10.0.0.5:4711", for messages.
+  // "rank 2 at 10.0.0.5:4711" or "the service at 10.0.0.5:4711", for messages.
   const std::string& peer_name() const { return name_; }
 
   // Sends one small frame, or receives the next one, waiting at most until the deadline. `what` says in a timeout's

@@ -1,5 +1,6 @@
 #include "motley/net/http_server.h"
 
+#include <fmt/format.h>
 #include <httplib.h>
 #include <openssl/evp.h>
 #include <poll.h>
@@ -11,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <list>
 #include <mutex>
@@ -130,29 +132,49 @@ static void bound_body(httplib::Request& request) {
   request.set_header("Content-Length", "0");
 }
 
+static std::uint64_t length_of_body(const httplib::Request& request) {
+  return request.get_header_value<std::uint64_t>("Content-Length");
+}
+
 // The library's own server gives a thread to each connection from its first byte on, takes heads without end, and for
-// the next request a body that nobody has read.
+// the next request a body that nobody has read. It reads a body over the limit to its end, which may never come, before
+// it refuses it: here one is refused by its head, as that of a client that asks first whether it may send one.
 class HttpRouter final : public httplib::Server {
  public:
+  explicit HttpRouter(std::size_t max_body_bytes) : max_body_bytes_(max_body_bytes) {
+    set_expect_100_continue_handler([this](const httplib::Request& request, httplib::Response& response) {
+      const std::uint64_t length = length_of_body(request);
+      if (length <= max_body_bytes_) return 100;
+      response.set_content(
+          fmt::format(R"({{"error": "the request's body: {} bytes; accepted: up to {}"}})", length, max_body_bytes_),
+          "application/json");
+      return response.status = 413;
+    });
+  }
   void answer(HttpConnection& connection, bool is_unix) {
     RequestStream stream(connection);
     const Channel& channel = connection.channel;
     answered_peer = {.user = is_unix ? std::optional(peer_user(channel.socket())) : std::nullopt,
                      .certificate = channel.is_encrypted() ? channel.tls()->peer() : std::nullopt};
     bool is_closed = false;
-    process_request(stream, true, is_closed, bound_body);
+    process_request(stream, true, is_closed, [this](httplib::Request& request) {
+      bound_body(request);
+      if (length_of_body(request) > max_body_bytes_) request.headers.emplace("Expect", "100-continue");
+    });
     stream.flush();
   }
+
+ private:
+  std::size_t max_body_bytes_;
 };
 
 // One thread accepts connections and reads heads; a few take requests from there, and give connections back to it.
 class HttpServer::Connections {
  public:
-  explicit Connections(const HttpLimits& limits) : limits_(limits) {
+  explicit Connections(const HttpLimits& limits) : limits_(limits), router_(limits.max_body_bytes) {
     rlimit descriptors{};
     ::getrlimit(RLIMIT_NOFILE, &descriptors);
     limits_.max_connections = std::clamp<std::size_t>(descriptors.rlim_cur / 4, 1, limits.max_connections);
-    router_.set_payload_max_length(limits.max_body_bytes);
   }
   ~Connections() { stop(); }
 

@@ -12,7 +12,7 @@ constexpr int kMaxLosses = 5;         // connections that one read may lose
 constexpr double kWhySeconds = 5;     // for a server to say why it could not read
 constexpr double kLookSeconds = 0.1;  // between two looks at whether the wait was cancelled
 
-// What a connection reports calls the node a rank, which it is not.
+// A connection's errors name the service by its address, which the caller does in words of its own.
 Error of_node(const net::Connection& connection, const Error& error) {
   const std::string name = connection.peer_name() + ": ";
   return {error.code, error.message.starts_with(name) ? error.message.substr(name.size()) : error.message, -1};
