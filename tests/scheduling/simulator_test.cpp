@@ -16,6 +16,7 @@
 namespace motley::scheduling {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::unique_ptr<Policy> policy(const std::string& name, PlacementStrategy strategy = PlacementStrategy::kAny) {
@@ -302,6 +303,46 @@ TEST(Simulator, RefusesAJobThatCanNeverRun) {
       unknown.error().message,
       HasSubstr(
           "there is no 'best'; accepted: fifo, fifo-backfill, smallest-first, las, las-seconds, srtf, srsf, drf"));
+}
+
+// What a policy is told at each job's arrival: how many workers it may have.
+class Onlooker final : public Policy {
+ public:
+  std::string name() const override { return "onlooker"; }
+  Result<Decision> decide(const State& state) override {
+    for (const int job : state.arrived) told.push_back(state.job(job).max_workers());
+    return fifo_->decide(state);
+  }
+
+  std::vector<int> told;
+
+ private:
+  std::unique_ptr<Policy> fifo_ = policy("fifo");
+};
+
+TEST(Simulator, ShowsHiddenSpeedsAsJobsTrainAndOfAnApplicationToAllOfItsJobs) {
+  const auto speeds = std::make_shared<MeasuredSpeeds>();
+  for (const int workers : {1, 2, 4}) speeds->add(0, 1, workers, workers, workers);
+  Elastic elastic;
+  elastic.max_workers = 4;
+  elastic.measured = speeds;
+  std::vector<Job> jobs;
+  for (const char* application : {"one", "one", "two", "one", "two", ""}) {
+    jobs.push_back({fmt::format("job{}", jobs.size()), 20.0 * static_cast<double>(jobs.size()), 10, 1});
+    jobs.back().elastic = elastic;
+    jobs.back().type_speeds = {1};
+    jobs.back().application = application;
+  }
+  const auto told = [&](const SimulationOptions& options) {
+    Onlooker onlooker;
+    const Outcome outcome = replay(jobs, *parse_topology("1x4:a"), onlooker, options);
+    for (std::size_t i = 0; i < jobs.size(); ++i) EXPECT_EQ(outcome.jobs[i].finished, jobs[i].arrival + 10);
+    return onlooker.told;
+  };
+  EXPECT_THAT(told({}), ElementsAre(4, 4, 4, 4, 4, 4));
+  EXPECT_THAT(told({.hide_speeds = true}), ElementsAre(1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(told({.hide_speeds = true, .applications_share_speeds = true}), ElementsAre(1, 2, 1, 2, 2, 1))
+      << "twice the most with which a job of the application has trained";
 }
 
 class Broken final : public Policy {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "motley/base/random.h"
@@ -116,14 +117,20 @@ class LeavingRings {
 class ToldJobs {
  public:
   ToldJobs(const std::vector<Job>& jobs, const SimulationOptions& options, int types)
-      : jobs_(jobs), true_jobs_(jobs), options_(options), most_workers_(jobs.size()) {
+      : jobs_(jobs), true_jobs_(jobs), options_(options), groups_(jobs.size(), -1) {
     Random random(options.duration_seed);
+    std::unordered_map<std::string, int> applications;
     for (std::size_t i = 0; i < jobs_.size(); ++i) {
       Job& job = jobs_[i];
       if (options.duration_error > 1) job.duration *= std::pow(options.duration_error, 2 * random.uniform() - 1);
       if (options.hidden_duration_seconds > 0) job.duration = options.hidden_duration_seconds;
       if (!options.hide_speeds || !job.elastic || !job.elastic->measured) continue;
-      most_workers_[i].resize(index(types));
+      const auto next = static_cast<int>(shown_.size());
+      groups_[i] = options.applications_share_speeds && !job.application.empty()
+                       ? applications.try_emplace(job.application, next).first->second
+                       : next;
+      if (groups_[i] == next) shown_.push_back({.most_workers = std::vector<int>(index(types)), .jobs = {}});
+      shown_[index(groups_[i])].jobs.push_back(i);
       tell_speeds(i);
     }
   }
@@ -140,17 +147,25 @@ class ToldJobs {
     } else if (done_seconds > 0 && duration <= done_seconds) {
       duration = 2 * done_seconds;
     }
-    std::vector<int>& most = most_workers_[index(number)];
-    if (most.empty() || type == kAnyType || most[index(type)] >= workers) return;
-    most[index(type)] = workers;
-    tell_speeds(index(number));
+    const int group = groups_[index(number)];
+    if (group < 0 || type == kAnyType) return;
+    Shown& shown = shown_[index(group)];
+    if (shown.most_workers[index(type)] >= workers) return;
+    shown.most_workers[index(type)] = workers;
+    for (const std::size_t job : shown.jobs) tell_speeds(job);
   }
 
  private:
+  // What has been seen of a job's speeds, or of all jobs of an application.
+  struct Shown {
+    std::vector<int> most_workers;  // by type
+    std::vector<std::size_t> jobs;
+  };
+
   void tell_speeds(std::size_t number) {
     Elastic& elastic = *jobs_[number].elastic;
-    const auto known =
-        std::make_shared<MeasuredSpeeds>(true_jobs_[number].elastic->measured->known_after(most_workers_[number]));
+    const auto known = std::make_shared<MeasuredSpeeds>(
+        true_jobs_[number].elastic->measured->known_after(shown_[index(groups_[number])].most_workers));
     elastic.max_workers = known->max_workers();
     for (std::size_t type = 0; type < jobs_[number].type_speeds.size(); ++type) {
       jobs_[number].type_speeds[type] = known->at(static_cast<int>(type), 1, 1);
@@ -161,7 +176,8 @@ class ToldJobs {
   std::vector<Job> jobs_;
   const std::vector<Job>& true_jobs_;
   const SimulationOptions& options_;
-  std::vector<std::vector<int>> most_workers_;  // of each job whose speeds are hidden, by type
+  std::vector<int> groups_;  // of each job: the place in what is shown, -1 where its speeds are told
+  std::vector<Shown> shown_;
 };
 
 // What tells that a replay leads nowhere.
@@ -334,6 +350,7 @@ class Replay {
     while (finishes_.next() <= now_) {
       const int number = finishes_.pop();
       stall_.wasted = 0;
+      if (told_) tell(number);
       stop(number);
       progress(number).done_seconds = job(number).duration;  // whatever rounding has made of it
       outcome_.jobs[index(number)].finished = now_;

@@ -69,7 +69,9 @@ struct SimulationOptions {
   std::uint64_t duration_seed = 0;
   // Above 0, policies are told no durations, but that a job has as long to go as it has done, and so long at least.
   double hidden_duration_seconds = 0;
-  bool hide_speeds = false;        // of jobs with measured speeds, policies know what their training so far has shown
+  bool hide_speeds = false;  // of jobs with measured speeds, policies know what their training so far has shown
+  // Then also what that of other jobs of the same application has, ended ones among them.
+  bool applications_share_speeds = false;
   bool first_start_costs = false;  // what a restart does
   std::stop_token stop = {};
   std::optional<Deadline> deadline = {};  // of the computation; nothing: it takes as long as it takes

@@ -141,6 +141,7 @@ struct Job {
   std::vector<double> type_speeds = {};
   // Of each of ClusterTopology::resources: how much each of its workers takes beside its device. Empty: nothing.
   std::vector<double> requests = {};
+  std::string application = {};  // jobs of one are as fast as each other; empty: of none
 
   // On the fastest, where no type is given.
   double speed_on(int type) const {

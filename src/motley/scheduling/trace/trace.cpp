@@ -456,6 +456,7 @@ Result<std::vector<Job>> parse_sia_workload(std::string_view text, const std::st
     if (job.duration <= 0)
       return row->refuse("num_replicas", "as many as were measured on a type of the cluster's devices");
     job.name = std::string(row->at("name"));
+    job.application = application;
     job.arrival = arrival;
     jobs.push_back(std::move(job));
   }
