@@ -20,6 +20,7 @@ A replacement runs the script from its start, in a process group that answers at
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import pickle
@@ -320,10 +321,20 @@ class _Job:
         if not self._has_state:
             self._state.load(pickle.loads(sent.numpy().tobytes()))
 
-    def _write_checkpoint(self, path: str) -> str:
-        with open(f"{path}.part", "wb") as file:
-            torch.save(self._state.save(), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.part", path)
+    def _write_checkpoint(self, path: str) -> str | None:
+        """Where it is; None where it cannot be written, and what was there stays."""
+        saved = io.BytesIO()  # torch ends the process where a disk is full
+        torch.save(self._state.save(), saved)
+        part = f"{path}.part"
+        try:
+            with open(part, "wb") as file:
+                file.write(saved.getbuffer())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except OSError as problem:
+            _log.error("motley: the checkpoint '%s' cannot be written: %s", path, problem.strerror)
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+            return None
         return path

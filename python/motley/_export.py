@@ -216,7 +216,9 @@ def export(module: torch.nn.Module, inputs: Sequence[Input], output: Path) -> tu
     program = _record(net, batch)
 
     def save(file: Path) -> None:
-        torch.export.save(program, file)
+        saved = io.BytesIO()  # torch ends the process where a disk is full
+        torch.export.save(program, saved)
+        file.write_bytes(saved.getbuffer())
         _compare(net, torch.export.load(file), tuple(one.batch(_SAMPLES - 1) for one in inputs))
 
     _write("--output", output, save)

@@ -305,7 +305,7 @@ class _Job:
 
     def _describe_state(self) -> str:
         return (f"their state is in '{self.checkpoint}', from which the same command goes on" if self.checkpoint else
-                "their state is lost, as the script gave motley.make_elastic no checkpoint")
+                "their state is lost, as the script gave motley.make_elastic no checkpoint that could be written")
 
     def _kill_the_stopped(self) -> None:
         """Ranks that others wait for in vain: stopped, or silent since one of the others left the process group."""

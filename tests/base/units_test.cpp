@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace motley {
 namespace {
 
@@ -54,6 +56,8 @@ TEST(Units, FormatsShortly) {
   EXPECT_EQ(format_bytes(999.4e3), "999 KB");
   EXPECT_EQ(format_seconds(0.0123), "12.3 ms");
   EXPECT_EQ(format_seconds(65), "1 min 5 s");
+  EXPECT_EQ(format_ranks(std::vector{3}), "rank 3");
+  EXPECT_EQ(format_ranks(std::vector{1, 2}), "ranks 1, 2");
   EXPECT_EQ(format_seconds(0), "0 s");
   EXPECT_EQ(format_number(20000), "20,000");
   EXPECT_EQ(format_number(-1234567.4), "-1,234,567");

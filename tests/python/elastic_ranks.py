@@ -333,6 +333,18 @@ class RanksThatAreLeft(ElasticTest):
         text = self.run_job("--elastic 2:2 --replacements 0", {"ends": {"0 5 backward": "SIGKILL"}}, code=1)
         self.assertIn("their state is lost, as the script gave motley.make_elastic no checkpoint", text)
 
+    def test_a_checkpoint_that_a_full_disk_does_not_take(self):
+        disk = self.folder / "full"
+        disk.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", disk], capture_output=True).returncode:
+            self.skipTest("mounting a small file system needs root")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", disk])
+        plan = {"checkpoint": str(disk / "state"), "ends": {"0 5 backward": "SIGKILL"}}
+        text = self.run_job("--elastic 2:2 --replacements 0", plan, code=1)
+        self.assertRegex(text, rf"the checkpoint '{disk}/state' cannot be written: No space left on device")
+        self.assertIn("their state is lost, as", text)
+        self.assertEqual(list(disk.iterdir()), [])
+
     def test_too_few_wait_for_a_replacement(self):
         self.run_job("--elastic 2:2 --replacements 1", {"ends": {"1 5 backward": "SIGKILL"}})
         steps = self.check([0, 1])

@@ -223,6 +223,15 @@ class ExportRefusals(unittest.TestCase):
                 self.assertIn(text, logs.output[-1])
             self.assertEqual(list(Path().glob("*.pt2")), [])
 
+    def test_a_full_disk_is_said(self):
+        Path("full").mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", "full"], capture_output=True).returncode:
+            self.skipTest("mounting a small file system needs root")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", os.path.abspath("full")])
+        self.refuse(["model.py:Net", "--input", "12", "--output", "full/net.pt2"],
+                    "--output: 'full/net.pt2' cannot be written: No space left on device")
+        self.assertEqual(os.listdir("full"), [])
+
     def test_what_is_wrong_is_said(self):
         self.refuse(["model.py"], "FILE.py:NAME")
         self.refuse(["none.py:Net"], "no file")

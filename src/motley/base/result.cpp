@@ -7,9 +7,10 @@
 namespace motley {
 
 const char* to_string(ErrorCode code) {
-  static constexpr const char* kNames[] = {"invalid input", "unavailable", "timeout",     "peer lost",
-                                           "server lost",   "refused",     "corrupt",     "input/output",
-                                           "out of memory", "diverged",    "interrupted", "internal"};
+  static constexpr const char* kNames[] = {
+      "invalid input", "unavailable", "timeout",     "peer lost", "server lost", "refused",  "corrupt", "input/output",
+      "out of memory", "diverged",    "interrupted", "left",      "forbidden",   "too many", "internal"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(ErrorCode::kInternal) + 1);
   const auto index = static_cast<std::size_t>(code);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }

@@ -24,6 +24,8 @@ enum class ErrorCode {
   kDiverged,      // the numbers are no longer finite
   kInterrupted,   // the user asked to stop; exit code 130
   kLeft,          // this process was asked to leave a job that goes on without it; exit code 143
+  kForbidden,     // it is not for whoever asks
+  kTooMany,       // a cap is reached
   kInternal,      // everything else
 };
 

@@ -1,5 +1,7 @@
 #include "motley/base/units.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -148,6 +150,10 @@ std::string format_percent(double fraction, int digits) {
 
 std::string format_count(std::int64_t count, std::string_view noun, std::string_view ending) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : ending);
+}
+
+std::string format_ranks(std::span<const int> ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
 }  // namespace motley

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -32,5 +33,6 @@ std::string format_number(double value);                      // "20,000", "14.2
 std::string format_percent(double fraction, int digits = 1);  // "12.3 %"
 // "1 worker", "2 workers"; `ending` is that of the noun for more than one.
 std::string format_count(std::int64_t count, std::string_view noun, std::string_view ending = "s");
+std::string format_ranks(std::span<const int> ranks);  // "rank 3", "ranks 1, 2"
 
 }  // namespace motley

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "motley/base/os/file.h"
+#include "motley/base/units.h"
 #include "motley/net/admission.h"
 #include "motley/net/certificates.h"
 #include "motley/net/messages.h"
@@ -34,10 +35,6 @@ Result<std::pair<Descriptor, Member>> open_data_listener(const SessionOptions& o
   const Endpoint bound = local_endpoint(listener);
   Member member{host_id(), is_any_address(bound.host) ? "" : bound.host, bound.port, ::getpid()};
   return std::pair(std::move(listener), std::move(member));
-}
-
-std::string join_numbers(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
 // Rank 0's view of those who come.
@@ -158,7 +155,7 @@ class RendezvousHost {
 
   Error missing_error(const std::vector<int>& missing) const {
     Error error{ErrorCode::kTimeout,
-                fmt::format("{} did not join within {:.3g} s; rank 0 waits at {}", join_numbers(missing),
+                fmt::format("{} did not join within {:.3g} s; rank 0 waits at {}", format_ranks(missing),
                             options_.join_seconds, to_string(where_)),
                 missing.front()};
     const auto add = [&](int rank) {
@@ -288,7 +285,7 @@ Result<Gathering> attend(const SessionOptions& options, const Secret& secret) {
       case kWaiting: {
         MOTLEY_ASSIGN(const std::vector<int> missing,
                       decode_message<std::vector<int>>(message->payload, "waiting", kRank));
-        waits_for = join_numbers(missing);
+        waits_for = format_ranks(missing);
         break;
       }
       case kAbort: {

@@ -331,10 +331,8 @@ void Service::watch_for_stalls() {
     if (options_.stall_seconds > 0 && job->watch.is_due(seconds, options_.stall_seconds)) {
       spdlog::warn("job '{}' has stood still for {} at step {}, bucket {}: {}", job->name, format_seconds(seconds),
                    standing.step, standing.bucket,
-                   standing.missing.empty()
-                       ? "all ranks have come, and the server is late"
-                       : fmt::format("nothing comes from {} {}", standing.missing.size() == 1 ? "rank" : "ranks",
-                                     fmt::join(standing.missing, ", ")));
+                   standing.missing.empty() ? "all ranks have come, and the server is late"
+                                            : fmt::format("nothing comes from {}", format_ranks(standing.missing)));
     }
   }
 }

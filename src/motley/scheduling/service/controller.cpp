@@ -122,7 +122,7 @@ std::vector<Controller::NodeResource> Controller::resources(std::size_t node) co
 Status Controller::check_cap(const std::string& tenant, std::size_t more) const {
   const auto has = std::ranges::count_if(places_, [&](const auto& one) { return record(one.first).tenant == tenant; });
   if (more == 0 || to_number(more) <= options_.max_jobs_per_tenant - has) return {};
-  return fail(ErrorCode::kRefused, "tenant '{}' has {} and wants {} more; --max-jobs-per-tenant lets it have {}",
+  return fail(ErrorCode::kTooMany, "tenant '{}' has {} and wants {} more; --max-jobs-per-tenant lets it have {}",
               tenant, format_count(has, "unfinished job"), more, options_.max_jobs_per_tenant);
 }
 

@@ -50,7 +50,7 @@ class Controller {
   //
   // The numbers of the jobs. One of the same tenant, name, content and submission as a job that is there is that job,
   // so that a client that got no answer may ask again; while that is not over, whatever the submission. A name can be
-  // used again once the job that has it is over. kRefused where the tenant would have more jobs than one may.
+  // used again once the job that has it is over. kTooMany where the tenant would have more jobs than one may.
   Result<std::vector<int>> submit(const std::vector<SubmittedJob>& jobs, double now,
                                   const std::string& tenant = kDefaultTenant);
   Status cancel(const std::string& name, double now);

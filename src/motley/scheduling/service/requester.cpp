@@ -32,7 +32,7 @@ Requester find_requester(const net::HttpPeer& peer) {
 
 Status check_owner(const Requester& requester, const JobRecord& record, const std::string& what) {
   if (requester.is_operator || requester.tenant == record.tenant) return {};
-  return fail(ErrorCode::kUnavailable, "job '{}' is of tenant '{}', and {} not for '{}'; accepted: of its own jobs",
+  return fail(ErrorCode::kForbidden, "job '{}' is of tenant '{}', and {} not for '{}'; accepted: of its own jobs",
               record.job.name, record.tenant, what, requester.tenant);
 }
 
@@ -42,7 +42,7 @@ Status RateLimit::take(const std::string& tenant, double now) {
   double& until = taken_until_.try_emplace(tenant, now).first->second;
   until = std::max(until, now);
   if (until + step > now + kMinute + kTolerance) {
-    return fail(ErrorCode::kRefused, "tenant '{}' has asked for {} {} within a minute; {} lets it ask for {}", tenant,
+    return fail(ErrorCode::kTooMany, "tenant '{}' has asked for {} {} within a minute; {} lets it ask for {}", tenant,
                 per_minute_, noun_, flag_, per_minute_);
   }
   until += step;

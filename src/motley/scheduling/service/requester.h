@@ -22,7 +22,7 @@ struct Requester {
 // Asks for a user's name, which may take long: not for who holds a lock.
 Requester find_requester(const net::HttpPeer& peer);
 
-// kUnavailable where the job is another tenant's and the requester no operator; `what` is not theirs.
+// kForbidden where the job is another tenant's and the requester no operator; `what` is not theirs.
 Status check_owner(const Requester& requester, const JobRecord& record, const std::string& what);
 
 // Of one tenant in a minute.
@@ -39,7 +39,7 @@ class RateLimit {
   RateLimit(int per_minute, std::string flag, std::string noun)
       : per_minute_(per_minute), flag_(std::move(flag)), noun_(std::move(noun)) {}
 
-  // Counts one. kRefused, and nothing counted, where there were as many; `now` in seconds that only grow.
+  // Counts one. kTooMany, and nothing counted, where there were as many; `now` in seconds that only grow.
   Status take(const std::string& tenant, double now);
 
  private:

@@ -38,10 +38,10 @@ void answer(httplib::Response& response, const Json& json) {
 }
 
 void refuse(httplib::Response& response, const Error& error) {
-  response.status = error.code == ErrorCode::kInvalidInput  ? 400
-                    : error.code == ErrorCode::kUnavailable ? 403  // to this requester
-                    : error.code == ErrorCode::kRefused     ? 429  // beyond a cap
-                                                            : 500;
+  response.status = error.code == ErrorCode::kInvalidInput ? 400
+                    : error.code == ErrorCode::kForbidden  ? 403
+                    : error.code == ErrorCode::kTooMany    ? 429
+                                                           : 500;
   answer(response, {{"error", error.message}});
 }
 
@@ -141,7 +141,7 @@ Result<Json> list_nodes(Controller& controller, const httplib::Request&, const R
 template <bool is_drained>
 Result<Json> drain_node(Controller& controller, const httplib::Request& request, const Requester& requester) {
   if (!requester.is_operator) {
-    return fail(ErrorCode::kUnavailable, "node '{}': tenant '{}' may not drain nodes; accepted: of an operator",
+    return fail(ErrorCode::kForbidden, "node '{}': tenant '{}' may not drain nodes; accepted: of an operator",
                 request.matches[1].str(), requester.tenant);
   }
   MOTLEY_TRY(controller.drain(request.matches[1], is_drained));
@@ -222,8 +222,6 @@ void Service::answer_forecast(httplib::Response& response, const std::string& as
     return controller_.present(wall_seconds(), asked);
   }();
   const Result<Json> json = what(present);
-  const bool is_unsolved = !json && json.error().code == ErrorCode::kUnavailable;  // which is no word about who asks
-  if (is_unsolved) return refuse(response, {ErrorCode::kInternal, json.error().message});
   if (!json) return refuse(response, json.error());
   answer(response, *json);
 }

@@ -32,6 +32,7 @@
 
 #include "motley/base/guard.h"
 #include "motley/base/log.h"
+#include "motley/base/units.h"
 #include "motley/serial/json_fields.h"
 #include "motley/train/loop/training_loop.h"
 
@@ -42,9 +43,8 @@ constexpr double kMoment = 0.2;  // seconds between two looks at whether to wait
 constexpr int kMissedSteps = 4;  // that a newcomer does between two steps of all
 constexpr std::uint64_t kMostPostponedBytes = 1 << 30;
 
-std::string name_ranks(const std::vector<int>& ranks, const char* one, const char* many) {
-  return fmt::format("{} {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
-                     ranks.size() == 1 ? one : many);
+std::string describe(const std::vector<int>& ranks, const char* of_one, const char* of_many) {
+  return fmt::format("{} {}", format_ranks(ranks), ranks.size() == 1 ? of_one : of_many);
 }
 
 }  // namespace
@@ -160,9 +160,9 @@ Status Regrouping::tell(double begin) {
   }
   told_ = context_.present;
   std::vector<std::string> news;
-  if (!lost.empty()) news.push_back(name_ranks(lost, "was lost", "were lost"));
-  if (!left.empty()) news.push_back(name_ranks(left, "has left", "have left"));
-  if (!joined.empty()) news.push_back(name_ranks(joined, "has joined", "have joined"));
+  if (!lost.empty()) news.push_back(describe(lost, "was lost", "were lost"));
+  if (!left.empty()) news.push_back(describe(left, "has left", "have left"));
+  if (!joined.empty()) news.push_back(describe(joined, "has joined", "have joined"));
   std::string servers = parts_.elastic->lost_servers();
   if (const std::string stages = parts_.stages != nullptr ? parts_.stages->take_news() : ""; !stages.empty()) {
     news.push_back(stages);

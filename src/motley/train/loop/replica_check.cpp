@@ -1,7 +1,5 @@
 #include "motley/train/loop/replica_check.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -9,6 +7,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "motley/base/units.h"
 
 namespace motley::train {
 namespace {
@@ -20,10 +20,6 @@ struct Held {
   double high;  // halves of the hash
   double low;
 };
-
-std::string name_ranks(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
-}
 
 // The ranks whose weights most of these do not have, and the others; of equally many the lowest rank's are the others.
 std::pair<std::vector<int>, std::vector<int>> find_differing(const std::vector<int>& ranks,
@@ -71,7 +67,7 @@ Status ReplicaCheck::compare(const RankContext& context, const RunProgress& prog
         "after step {} the weights of {} differ from those of {}, with which they are to be bitwise the same, so "
         "that no checkpoint is made of them; --resume goes on from the last one{}, before which they were "
         "compared. Where it happens again, look for faulty memory or a faulty device",
-        progress.step, name_ranks(differing), name_ranks(others),
+        progress.step, format_ranks(differing), format_ranks(others),
         progress.saved_step > 0 ? fmt::format(" (step {})", progress.saved_step) : "");
   }
   return {};
