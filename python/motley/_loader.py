@@ -237,7 +237,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def weigh(self, loss: torch.Tensor) -> torch.Tensor:
         """The mean loss over the samples yielded last, scaled so that plain averaging over ranks and adding up over micro-batches
         give the gradient of the mean over the whole batch. Instead of ``motley.weight_gradients``; the script then does not
-        divide by the number of micro-batches."""
+        divide by the number of micro-batches. With ``micro_batch_size`` ranks have different numbers of them: a model that reduces
+        gradients in each backward, as ``DistributedDataParallel`` does, has all but the last (``step_ends``) in ``no_sync()``, or ranks
+        wait for others that have no more."""
         if any(not weight.by_loss for weight in self._weights):
             raise RuntimeError("the gradients are weighted already, by motley.weight_gradients: use that or loader.weigh, not both")
         if self._ranks and not self.total:
