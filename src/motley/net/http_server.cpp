@@ -159,7 +159,9 @@ class HttpRouter final : public httplib::Server {
     bool is_closed = false;
     process_request(stream, true, is_closed, [this](httplib::Request& request) {
       bound_body(request);
-      if (length_of_body(request) > max_body_bytes_) request.headers.emplace("Expect", "100-continue");
+      if (length_of_body(request) <= max_body_bytes_) return;
+      request.headers.erase("Expect");
+      request.headers.emplace("Expect", "100-continue");
     });
     stream.flush();
   }
