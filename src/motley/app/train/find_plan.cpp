@@ -399,7 +399,10 @@ Status mix_stages(const PlanFinder& finder, planning::FoundPlan& found) {
     if ((worse > planning::kNear || found.alternatives.size() >= kMaxMixedAlternatives) && !is_answer) continue;
     MOTLEY_ASSIGN(planning::Evaluation evaluation, replayed(plan));
     const std::string reason =
-        planning::explain_loss(found.problem, found.objective, plan, evaluation, found.plan, found.evaluation);
+        worse < 0
+            ? fmt::format("predicted to be {} shorter, which predictions may err by, and less simple",
+                          format_percent(-worse))
+            : planning::explain_loss(found.problem, found.objective, plan, evaluation, found.plan, found.evaluation);
     found.alternatives.push_back({plan,
                                   {},
                                   std::move(evaluation),

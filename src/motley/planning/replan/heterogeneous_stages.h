@@ -14,11 +14,12 @@ namespace motley::planning {
 
 inline constexpr int kMaxHeterogeneousDevices = 8;
 
-// The plans that are found from the given one, which is one of them, with the shortest step as planning::simulate has
-// it first. It is the only one where it has more devices than kMaxHeterogeneousDevices. Laid out anew (repartition.h)
-// until that is of no use are: the plan over its own devices; and one stage of the fastest one, two, ... of all that
-// the problem has, in several numbers of micro-batches. `types` is the problem (kPipeline) that the plan answers.
-// Deterministic, except where it is stopped. Errors are those of planning::simulate.
+// The plans that are found from the given one, which is one of them, by the time of a step as planning::simulate has
+// it. First is the one with the fewest stages, then devices, of those whose time is the shortest but for what
+// predictions usually err. It is the only one where it has more devices than kMaxHeterogeneousDevices. Laid out anew
+// (repartition.h) until that is of no use are: the plan over its own devices; and one stage of the fastest one, two,
+// ... of all that the problem has, in several numbers of micro-batches. `types` is the problem (kPipeline) that the
+// plan answers. Deterministic, except where it is stopped. Errors are those of planning::simulate.
 Result<std::vector<Plan>> find_heterogeneous_stages(const Problem& types, const Plan& plan,
                                                     const std::stop_token& stop);
 
