@@ -49,10 +49,9 @@ double multiply(double number, double factor) {
 template <class FindFactor>
 Result<double> parse(std::string_view text, std::string_view accepted, const FindFactor& find_factor) {
   double number = 0;
-  const char* const end = text.data() + text.size();
-  const char* const begin = std::find_if(text.data(), end, [](char c) { return c != ' '; });
-  const auto [rest, problem] = std::from_chars(begin, end, number);
-  std::string unit(rest, end);
+  const std::string_view words = text.substr(std::min(text.find_first_not_of(' '), text.size()));
+  const auto [rest, problem] = std::from_chars(words.data(), words.data() + words.size(), number);
+  std::string unit(words.substr(static_cast<std::size_t>(rest - words.data())));
   std::erase(unit, ' ');
   const std::optional<double> factor = unit.empty() && number == 0 ? 1 : find_factor(unit);
   if (problem != std::errc() || !std::isfinite(number) || number < 0 || !factor) {
