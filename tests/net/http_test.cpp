@@ -128,7 +128,7 @@ TEST_F(UnixSocketTest, TakesThePlaceOfNothingElse) {
   EXPECT_THAT(listen_at_path((folder_.path / "none/socket").string()).error().message, HasSubstr("No such file"));
 }
 
-// Neither a client that sends such a body nor one that only says so is waited for.
+// A client that only says how long its body is and never sends it is not waited for.
 TEST_F(UnixSocketTest, RefusesABodyThatIsTooLargeByItsHead) {
   const Echo echo(at_path(path_));
   ASSERT_TRUE(echo.started()) << echo.started().error().message;
