@@ -51,12 +51,12 @@ TEST(ProcessPacer, HoldsAProcessToItsRate) {
   };
   const double first = used();
   double elapsed = 0;
-  while (used() < first + 0.05 && elapsed < 60) {
+  while (used() < first + 0.2 && elapsed < 60) {
     SteadyClock::instance().sleep_until(monotonic_seconds() + 0.005);
     elapsed = monotonic_seconds() - began;
   }
   EXPECT_LT(elapsed, 60) << "it hardly ran";
-  EXPECT_GE(elapsed, 0.3) << "0.05 s of CPU time at a tenth of a processor take half a second";
+  EXPECT_GE(elapsed, 1) << "0.2 s of CPU time at a tenth of a processor take two seconds";
   pacer->stop();
   ::kill(*busy, SIGKILL);
   int status = 0;

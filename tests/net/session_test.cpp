@@ -203,7 +203,7 @@ TEST(Session, WrongSecretFingerprintSizeAndBusyPort) {
   const auto join_two = [&](SessionOptions other, const Secret& its_secret) {
     const auto port = free_port();
     auto first = options_for(0, 2, port);
-    first.join_seconds = 1.5;
+    first.join_seconds = 3;
     first.fingerprint = "f00d";
     other.rendezvous.port = port;
     Joined zero = fail(ErrorCode::kInternal, "did not run");
@@ -641,7 +641,7 @@ TEST(ElasticSession, NobodyTakesAPlaceThatIsTakenNorOneOfAnotherJob) {
   for (const auto& session : job.sessions) ASSERT_TRUE(session) << session.error().message;
   auto twin = join_running(job[0], 2, job.options, job.secret);
   ASSERT_TRUE(twin) << twin.error().message;
-  const auto refused = (*twin)->regroup(Deadline::after(0.5));
+  const auto refused = (*twin)->regroup(Deadline::after(5));
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("there is a rank 2 already"), std::string::npos) << refused.error().message;
   SessionOptions other = job.options;

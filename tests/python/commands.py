@@ -63,7 +63,7 @@ class Commands(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def assert_same(self, words, expect):
-        program = subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=60, check=False)
+        program = subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=240, check=False)
         self.assertEqual(program.returncode, expect, program.stderr)
         self.assertEqual(run_in_process(words), (expect, program.stdout, program.stderr))
 
@@ -95,7 +95,7 @@ class Commands(unittest.TestCase):
         csv.write_text("job,arrival_seconds,duration_seconds,workers\na,0,10,1\nb,1,10,9\n")
         words = ["schedule", "simulate", csv, "--cluster", "1x8", "--policy", "fifo", "--save-trace", self.folder / "kept.csv",
                  "--overwrite"]
-        done = [subprocess.run([*command, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+        done = [subprocess.run([*command, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240,
                                check=False) for command in ([BINARY], PYTHON)]
         self.assertEqual([one.returncode for one in done], [2, 2], done[1].stdout)
         self.assertRegex(done[0].stdout, r"(?s)^.*: 2 jobs over .*\ntrace: .*\nmotley: error: .*job 'b' asks for 9 devices")
@@ -106,7 +106,7 @@ class PackageCommands(unittest.TestCase):
     """Those that the package answers itself follow the program's rules."""
 
     def run_command(self, *words):
-        return subprocess.run([*PYTHON, *words], capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run([*PYTHON, *words], capture_output=True, text=True, timeout=240, check=False)
 
     def test_help_says_of_every_flag_what_it_takes_and_what_holds_without_it(self):
         for name in ("launch", "run", "export"):
@@ -152,7 +152,7 @@ class Training(Scenario):
             words = Path(f"/proc/{worker}/cmdline").read_bytes().split(b"\0")
             self.assertEqual([word.decode() for word in words[:4]], [*PYTHON, "train"])
         interrupt(process)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=240)
         self.assertEqual(process.returncode, 130, output)
         self.assertIn("a checkpoint was written", output)
         self.assertTrue(list((self.folder / "python/checkpoint").glob("step-*")))

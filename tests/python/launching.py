@@ -28,7 +28,7 @@ folder = pathlib.Path(sys.argv[1])
 while len(list(folder.glob("*.ready"))) < int(os.environ["WORLD_SIZE"]):
     time.sleep(0.001)
 began, cpu = time.monotonic(), time.process_time()
-while time.process_time() - cpu < 0.1:
+while time.process_time() - cpu < 0.5:
     pass
 (folder / f"{rank}.json").write_text(json.dumps([time.monotonic() - began, time.process_time() - cpu]))
 """
@@ -45,8 +45,8 @@ facts = {"handlers": {name: text.split(" at ")[0] for name, text in handlers.ite
          "name": __name__, "file": __file__, "argv": sys.argv, "process": multiprocessing.current_process().name,
          "variables": sorted(os.environ), "logging": [logging.root.level, len(logging.root.handlers)],
          "random": [random.random(), numpy.random.random(), torch.initial_seed()], "parent": os.getppid()}
-(folder / f"facts-{rank}").write_text(json.dumps(facts))
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent once the other rank has ended: each comes to its own end
+(folder / f"facts-{rank}").write_text(json.dumps(facts))
 while len(list(folder.glob("facts-*"))) < int(os.environ["WORLD_SIZE"]):
     time.sleep(0.01)
 def write_later():
@@ -130,7 +130,7 @@ class Launching(unittest.TestCase):
         rates = [speed / max(1, 2 * 1.1 / len(os.sched_getaffinity(0))) for speed in (1, 0.1)]
         for rank, rate in enumerate(rates):
             seconds, cpu = json.loads((self.folder / f"{rank}.json").read_text())
-            self.assertGreater(seconds, 0.8 * (cpu - 0.005) / rate)
+            self.assertGreater(seconds, 0.8 * (cpu - 0.1) / rate)
 
     def test_a_rank_that_could_not_have_its_speed(self):
         """A warning, or an error where that is wanted."""
@@ -163,7 +163,7 @@ class Launching(unittest.TestCase):
         self.addCleanup(process.kill)
         wait_until(lambda: all((self.folder / rank).exists() for rank in "01"))
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=240)
         self.assertEqual(process.returncode, 130, errors)
 
     def test_an_interrupt_may_come_at_any_line(self):
@@ -208,7 +208,7 @@ class Launching(unittest.TestCase):
         (self.folder / "script.py").write_text("import os\nos.chdir('/')\ndef half(of: int): return of\n"
                                                "print(__file__, half.__annotations__, flush=True)\n")
         for words in ([], ["-m", "motley", "launch", "--workers", "1"]):
-            done = subprocess.run([sys.executable, *words, "script.py"], cwd=self.folder, capture_output=True, text=True, timeout=60,
+            done = subprocess.run([sys.executable, *words, "script.py"], cwd=self.folder, capture_output=True, text=True, timeout=240,
                                   check=False)
             self.assertEqual(done.stdout, f"{self.folder}/script.py {{'of': <class 'int'>}}\n", done.stderr)
 
@@ -232,7 +232,7 @@ class Launching(unittest.TestCase):
 
     def test_no_script(self):
         done = subprocess.run([sys.executable, "-m", "motley", "launch", "--workers", "1", "nowhere.py"], cwd=self.folder,
-                              capture_output=True, text=True, timeout=60, check=False)
+                              capture_output=True, text=True, timeout=240, check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn("there is no script 'nowhere.py'", done.stderr)
 
@@ -349,7 +349,7 @@ class LaunchingOnSlurm(unittest.TestCase):
         (folder / "train.py").write_text(ON_SLURM)
         written = subprocess.run([sys.executable, "-m", "motley", "launch", *flags, "--sbatch=--nodelist=n0 --ntasks=2",
                                   "--sbatch=--nodelist=n1,n2 --ntasks-per-node=1 --cpus-per-task=2", "train.py", folder, what], cwd=folder,
-                                 capture_output=True, text=True, timeout=60, check=True).stdout
+                                 capture_output=True, text=True, timeout=240, check=True).stdout
         done = subprocess.run(["sbatch", "--wait", "--output=output"], input=written, cwd=folder, env=self.cluster.environment,
                               capture_output=True, text=True, timeout=240, check=False)
         self.assertEqual([file.name for file in folder.glob(".motley-*")], [])

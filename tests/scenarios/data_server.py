@@ -52,7 +52,7 @@ class DataServer(planned.PlannedJobs):
                                  "--address-file", address], stdout=log, stderr=subprocess.STDOUT)
         self.addCleanup(node.wait)
         self.addCleanup(node.kill)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not address.exists() or not address.read_text().endswith("\n"):
             self.assertLess(time.monotonic(), deadline, (self.folder / "node.log").read_text())
             time.sleep(0.02)

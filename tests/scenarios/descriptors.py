@@ -17,10 +17,14 @@ from serving import ServingRun
 LACK = "Too many open files"
 
 
-def lack_descriptors(process):
-    """Lets the process open none more; what it has stays. Returns the limits that it had."""
+def lack_descriptors(process, seconds=0):
+    """Lets the process open none more; what it has stays, but for what it closes within these seconds. Returns the limits that it had."""
     before = resource.prlimit(process, resource.RLIMIT_NOFILE)
-    opened = {int(name) for name in os.listdir(f"/proc/{process}/fd")}
+    end, opened = time.monotonic() + seconds, None
+    while opened is None or time.monotonic() < end:
+        now = {int(name) for name in os.listdir(f"/proc/{process}/fd")}
+        opened = now if opened is None else opened & now
+        time.sleep(0.01)
     lowest = next(number for number in itertools.count() if number not in opened)
     resource.prlimit(process, resource.RLIMIT_NOFILE, (lowest, before[1]))
     return before
@@ -88,7 +92,7 @@ class Scheduler(LiveService):
         self.submit("first", self.until(ends))
         self.submit("second", "true")
         self.wait_until("first", "running")
-        before = lack_descriptors(service.pid)
+        before = lack_descriptors(service.pid, 1.5)
         address = urllib.parse.urlsplit((self.state / "address").read_text().strip())
         client = socket.create_connection((address.hostname, address.port), timeout=60)
         self.addCleanup(client.close)

@@ -22,7 +22,8 @@ class ElasticRun(Scenario):
         """Runs with some workers lost after a step; returns the output."""
         if "--replacements" not in flags:
             flags += ("--replacements", 0)
-        process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * workers), *flags)
+        pace = 0.002 if "--epochs" in flags else 0.004  # so that there is time to lose them, and for others to come
+        process = self.start(run, *self.double, "--cluster", self.cluster([pace] * workers), *flags)
         self.wait_for_step(run, step)
         processes = self.worker_processes(process.pid)
         self.assertEqual(len(processes), workers)
@@ -130,7 +131,7 @@ class Elastic(ElasticRun):
         for round in range(3):
             run = f"round-{round}"
             with self.subTest(run):
-                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4",
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.004] * 4), "--elastic", "1:4",
                                      "--replacements", 0, "--checkpoint.every-steps", 3)
                 self.wait_for_step(run, 2)
                 processes = self.worker_processes(process.pid)
@@ -239,7 +240,7 @@ class Elastic(ElasticRun):
                 self.assertEqual([name for name in os.listdir(self.folder / run) if "rendezvous" in name], [])
 
     def test_the_timeline_shows_who_came_and_went_and_what_the_lost_had_done(self):
-        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3", "--epochs", 40,
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3", "--epochs", 100,
                              "--replacements", 1, "--checkpoint.every-steps", 4)
         self.wait_for_step("run", 6)
         first = self.worker_processes(process.pid)
@@ -282,7 +283,7 @@ class Elastic(ElasticRun):
         self.wait_for_step("run", 2)
         late = faults / "1.starting"  # of the one that comes
         late.write_text("wait")
-        self.wait_for_step("run", 16)
+        self.wait_for_step("run", 6)
         os.kill(self.worker_processes(process.pid)[1], signal.SIGKILL)
         self.wait_for_step("run", 20)
         self.wait_until(lambda: len(self.worker_processes(process.pid)) <= 1)  # the late one
@@ -358,8 +359,8 @@ class Elastic(ElasticRun):
         self.assert_as_one_worker("own-0")
 
     def test_a_newcomer_that_is_started_by_hand_joins_at_any_rank(self):
-        self.train("one", *self.double, "--workers", 1, "--epochs", 40)
-        ranks, common = self.by_hand(29571, 0.001, 2, "--epochs", 40)
+        self.train("one", *self.double, "--workers", 1, "--epochs", 100)
+        ranks, common = self.by_hand(29571, 0.001, 2, "--epochs", 100)
         self.wait_for_step("own-0", 5)
         ranks[0].kill()
         newcomer = self.start("own-again", *common, "--rank", 0, "--join", self.read_address(ranks[1]))
@@ -449,7 +450,7 @@ class ElasticWithServers(ElasticWithServersRun):
         for round, flags in enumerate((self.own, two, two)):
             run = f"round-{round}"
             with self.subTest(run):
-                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 4), "--elastic", "1:4",
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.004] * 4), "--elastic", "1:4",
                                      "--replacements", 0, "--checkpoint.every-steps", 3, *adam, *flags)
                 self.wait_for_step(run, 2)
                 processes = self.worker_processes(process.pid)
@@ -480,7 +481,7 @@ class ElasticWithServers(ElasticWithServersRun):
 
     def lose_server(self, run, how, *flags):
         """Runs with the launcher's server lost after a step; returns the output."""
-        process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3", *self.own,
+        process = self.start(run, *self.double, "--cluster", self.cluster([0.004] * 3), "--elastic", "2:3", *self.own,
                              *flags)
         self.wait_for_step(run, 5)
         (server,) = children(process.pid, "server")
@@ -514,7 +515,7 @@ class ElasticWithServers(ElasticWithServersRun):
         ):
             with self.subTest(run):
                 servers, flags = self.start_servers(count)
-                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.004] * 3), "--elastic", "2:3",
                                      "--gradient-sync.replication", "on", *flags)
                 self.wait_for_step(run, 5)
                 servers[victim].send_signal(how)
@@ -532,7 +533,7 @@ class ElasticWithServers(ElasticWithServersRun):
         faults = self.folder / "faults"
         faults.mkdir()
         servers, flags = self.start_servers(2, faults)
-        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.004] * 3), "--elastic", "2:3",
                              "--gradient-sync.replication", "on", "--gradient-sync.chunk-size", "64B",
                              "--deadline.progress", "2 s", *flags)
         self.wait_for_step("run", 5)
@@ -552,7 +553,7 @@ class ElasticWithServers(ElasticWithServersRun):
         self.train("one", *self.double, "--workers", 1, *plain)
         faults = self.folder / "faults"
         faults.mkdir()
-        process = self.start("run", *self.double, *plain, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
+        process = self.start("run", *self.double, *plain, "--cluster", self.cluster([0.004] * 3), "--elastic", "2:3",
                              "--gradient-sync.chunk-size", "64B", "--deadline.progress", "2 s", *self.own,
                              environment={"MOTLEY_FAULTS": str(faults)})
         self.wait_for_step("run", 5)
@@ -573,7 +574,7 @@ class ElasticWithServers(ElasticWithServersRun):
                 faults.mkdir()
                 of_server.mkdir()
                 servers, flags = self.start_servers(count, of_server)
-                process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
+                process = self.start(run, *self.double, "--cluster", self.cluster([0.004] * 3), "--elastic", "2:3",
                                      "--gradient-sync.replication", "on", "--gradient-sync.chunk-size", "64B", *flags,
                                      environment={"MOTLEY_FAULTS": str(faults)})
                 self.wait_for_step(run, 5)
@@ -591,7 +592,7 @@ class ElasticWithServers(ElasticWithServersRun):
         self.train("one", *self.double, "--workers", 1, *plain)
         faults = self.folder / "faults"
         faults.mkdir()
-        process = self.start("run", *self.double, *plain, "--cluster", self.cluster([0.001] * 3), "--elastic", "2:3",
+        process = self.start("run", *self.double, *plain, "--cluster", self.cluster([0.004] * 3), "--elastic", "2:3",
                              "--gradient-sync.chunk-size", "64B", *self.own, environment={"MOTLEY_FAULTS": str(faults)})
         self.wait_for_step("run", 5)
         (server,) = children(process.pid, "server")
@@ -634,7 +635,7 @@ class ElasticWithServers(ElasticWithServersRun):
     def test_a_worker_and_a_server_are_lost_at_once(self):
         self.train("one", *self.double, "--workers", 1)
         servers, flags = self.start_servers(2)
-        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3",
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.004] * 3), "--elastic", "1:3",
                              "--replacements", 0, "--gradient-sync.replication", "on", *flags)
         self.wait_for_step("run", 5)
         worker = self.worker_processes(process.pid)[0]
@@ -737,7 +738,7 @@ class ElasticWithRacks(ElasticWithServersRun):
 
     def lose_server(self, run, index, racks, *flags, victims=()):
         """Runs with a rack's server killed after a step, and another one started in its place; returns the event's text."""
-        process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3",
+        process = self.start(run, *self.double, "--cluster", self.cluster([0.004] * 3), "--elastic", "1:3",
                              "--replacements", 0, *self.in_racks(racks), *flags)
         self.wait_for_step(run, 5)
         processes = self.worker_processes(process.pid)
@@ -776,7 +777,7 @@ class ElasticWithRacks(ElasticWithServersRun):
             with self.subTest(run):
                 self.servers, self.own = self.start_servers(2)
                 process = self.start(run, *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3",
-                                     "--replacements", 0, "--epochs", 1000, "--deadline.join", "4 s",
+                                     "--replacements", 0, "--epochs", 1000, "--deadline.join", "15 s",
                                      "--checkpoint.every-steps", 4, *self.in_racks("0,0,1"))
                 self.wait_for_step(run, 5)
                 processes = self.worker_processes(process.pid)

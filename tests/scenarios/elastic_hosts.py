@@ -46,7 +46,7 @@ class ElasticHosts(ElasticRun):
         self.assert_as_one_worker_so_far("own-2")
 
     def test_a_rank_that_was_put_out_ends_once_it_wakes_up_and_joins_again(self):
-        common = self.flags_by_hand(29605, 0.001, 2, "--epochs", 1000, "--deadline.join", "15 s")
+        common = self.flags_by_hand(29610, 0.001, 2, "--epochs", 1000, "--deadline.join", "15 s")
         ranks = [self.start(f"own-{rank}", *common, "--rank", rank) for rank in (0, 1)]
         put_out = self.start("own-2", *common, "--rank", 2, within=self.as_on_another_machine())
         self.wait_for_step("own-0", 5)

@@ -98,7 +98,7 @@ class ElasticPipelines(PlannedJobs):
             with self.subTest(rank=rank):
                 run, faults = f"run-{rank}", self.folder / f"faults-{rank}"
                 faults.mkdir()
-                process = self.start_planned(run, WIDE, "--deadline.progress", "1 s", environment={"MOTLEY_FAULTS": str(faults)})
+                process = self.start_planned(run, WIDE, "--deadline.progress", "5 s", environment={"MOTLEY_FAULTS": str(faults)})
                 self.wait_for_step(run, 3)
                 (faults / f".{rank}").write_text("hang")
                 (faults / f".{rank}").rename(faults / f"{rank}.{point}")

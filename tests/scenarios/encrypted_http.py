@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -201,7 +202,7 @@ class Https(LiveService):
         self.schedule("submit", "--name", "one", *vision, "--", "sleep", "100")
         self.assertIn("job 'one' is of tenant 'vision', and cancelling it is not for 'speech'", self.schedule("cancel", "one", *speech, expect=1))
         self.assertIn("what it prints is not for 'speech'", self.schedule("logs", "one", *speech, expect=1))
-        self.assertRegex(self.schedule("list", *speech), r"one +running .* vision ")
+        self.wait_for(lambda: re.search(r"one +running .* vision ", self.schedule("list", *speech)), "that the job runs")
         self.assertIn("tenant 'speech' may not drain nodes", self.schedule("drain", "node0", *speech, expect=1))
         self.schedule("cancel", "none", *speech, expect=2)
         refused = self.schedule("cancel", "none", *speech, expect=1)

@@ -15,7 +15,7 @@ from harness import Scenario, read_safetensors, shared_memory
 
 class Faults(Scenario):
     def kill_one(self, method, victim, how, *more):
-        paces = self.cluster([0.002, 0.002, 0.002])
+        paces = self.cluster([0.005, 0.005, 0.005])
         flags = ("--cluster", paces, "--gradient-sync.method", method, "--checkpoint.every-steps", 4, *more)
         run = f"{method}-{victim}"
         process = self.start(run, *flags)

@@ -192,7 +192,7 @@ class Scenario(unittest.TestCase):
             address = self.folder / f"address-{index}"
             address.unlink(missing_ok=True)
             servers.append(self.start_parameter_server(address, faults=faults if index == count - 1 else None))
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 120
             while not address.exists():
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.02)

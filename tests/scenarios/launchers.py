@@ -144,7 +144,7 @@ class Launchers(Scenario):
     def test_a_wrong_secret_and_a_missing_rank_are_named(self):
         hosts = self.folder / "hosts"
         hosts.write_text("127.0.0.1:29534\n127.0.0.1\n")
-        command = self.command("run", *self.flags, "--deadline.join", "6 s", "--hosts", hosts, "--rank")
+        command = self.command("run", *self.flags, "--deadline.join", "20 s", "--hosts", hosts, "--rank")
         processes = []
         for rank in (0, 1):
             secret = self.folder / f"secret{rank}"

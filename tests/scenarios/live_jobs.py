@@ -58,7 +58,7 @@ class LiveJobs(LiveService):
         self.assertIn("large", table)
         self.assertIn("on average done in", table)
         self.schedule("drain", "node0")
-        self.assertIn("blocked by: nodes", self.schedule("why", "large"))
+        self.wait_for(lambda: "blocked by: nodes" in self.schedule("why", "large"), "that the drained node is missed")
         self.assertIn("cancelled", self.schedule("cancel", "large"))
         self.schedule("cancel", "small")
         self.wait_until("small", "cancelled")

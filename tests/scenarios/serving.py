@@ -25,7 +25,7 @@ class ServingRun(Scenario):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.kill)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not address.exists():
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
@@ -63,11 +63,11 @@ class Serving(ServingRun):
         self.assertLess(relative_difference(one, other), 1e-4)
 
     def test_a_lost_server_takes_the_job_back_to_its_checkpoint(self):
-        undisturbed = ("--cluster", self.cluster([0.002, 0.002]), "--batch-split.mode", "replay", "--batch-split.replay")
+        undisturbed = ("--cluster", self.cluster([0.005, 0.005]), "--batch-split.mode", "replay", "--batch-split.replay")
         for how in (signal.SIGKILL, signal.SIGSTOP):  # one that is stopped is there, and does not answer
             with self.subTest(how):
                 run = how.name
-                process = self.start(run, "--cluster", self.cluster([0.002, 0.002]), "--gradient-sync.method", "parameter-server",
+                process = self.start(run, "--cluster", self.cluster([0.005, 0.005]), "--gradient-sync.method", "parameter-server",
                                      "--checkpoint.every-steps", 4, "--deadline.silence", "3 s")
                 self.wait_for_step(run, 9)
                 (server,) = children(process.pid, "server")

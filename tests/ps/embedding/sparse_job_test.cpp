@@ -144,7 +144,7 @@ Status train(const fs::path& folder, net::Session& session, const std::vector<Se
       MOTLEY_TRY(save(folder, {step, static_cast<int>(servers.size()), ledger.state()}));
     }
     if (rank == 0) std::ofstream(folder / "progress") << step << "\n";
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   Floats weights(every_id().size());
   MOTLEY_TRY(client->pull(0, every_id(), weights, Deadline::after(60)));
