@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "motley/collective/gradient_reducer.h"
+#include "motley/train/launch/server_placement.h"
 #include "motley/train/sync/choose_method.h"
 
 namespace motley::bench {
@@ -213,6 +214,7 @@ struct BenchMethod {
   bool whole_steps = false;           // a round is a step over all buckets, with the weights' update
   bool ranks_begin_together = false;  // a round begins with a barrier (whole steps always do)
   bool servers_share_memory = true;
+  bool servers_beside_ranks = false;
 };
 constexpr BenchMethod kMethods[] = {
     {.name = "shared-memory", .method = collective::Method::kSharedMemory},
@@ -244,6 +246,10 @@ constexpr BenchMethod kMethods[] = {
      .wire = collective::WireType::kTopK,
      .whole_steps = true,
      .servers_share_memory = false},
+    {.name = "ps-colocated",
+     .method = collective::Method::kParameterServer,
+     .whole_steps = true,
+     .servers_beside_ranks = true},
     {.name = "auto", .method = collective::Method::kAuto, .whole_steps = true},
     {.name = "auto-bfloat16",
      .method = collective::Method::kAuto,
@@ -267,6 +273,10 @@ std::vector<std::string> split_at_commas(const char* text) {
   return parts;
 }
 
+Result<net::Secret> read_secret() {
+  return net::Secret::from_text(std::getenv("MOTLEY_BENCH_SECRET"), "the bench's secret");
+}
+
 // RANK SIZE HOST:PORT METHOD BYTES [BIND-HOST]
 Result<std::unique_ptr<net::Session>> join(const std::vector<std::string>& arguments) {
   net::SessionOptions options;
@@ -286,11 +296,11 @@ Result<std::unique_ptr<net::Session>> join(const std::vector<std::string>& argum
     std::fflush(stdout);
     return Status{};
   };
-  MOTLEY_ASSIGN(const auto secret, net::Secret::from_text(std::getenv("MOTLEY_BENCH_SECRET"), "the bench's secret"));
+  MOTLEY_ASSIGN(const auto secret, read_secret());
   return net::Session::join(options, secret);
 }
 
-// How a method reduces, with the servers that the environment names.
+// How a method reduces, with the servers that the environment names, if there are any yet.
 Result<ps::ServerOptions> make_options(const BenchMethod& method) {
   ps::ServerOptions how;
   how.method = method.method;
@@ -300,6 +310,7 @@ Result<ps::ServerOptions> make_options(const BenchMethod& method) {
   if (method.method != collective::Method::kParameterServer && method.method != collective::Method::kAuto) return how;
   how.servers_share_memory = method.servers_share_memory;
   how.background_progress = false;  // there is nothing to compute meanwhile
+  if (method.servers_beside_ranks) return how;
   MOTLEY_ASSIGN(const auto token, net::Secret::from_file("", net::kTokenFileVariable));
   for (const std::string& server : split_at_commas(std::getenv("MOTLEY_SERVERS"))) {
     MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(server));
@@ -429,6 +440,12 @@ Status work(const std::vector<std::string>& arguments) {
   collective::Layout layout;
   for (const std::string& size : split_at_commas(arguments[4].c_str())) {
     layout.bucket_elements.push_back(std::stoull(size) / sizeof(float));
+  }
+  std::unique_ptr<ps::Service> own_server;
+  if (method.servers_beside_ranks) {
+    MOTLEY_ASSIGN(const auto secret, read_secret());
+    MOTLEY_ASSIGN(own_server,
+                  train::start_beside_workers(1, *session, *group, secret, Deadline::after(kSeconds), how.servers));
   }
   if (how.method == collective::Method::kAuto) {
     MOTLEY_ASSIGN(const train::MethodChoice choice,

@@ -12,6 +12,7 @@ namespace motley::bench {
 //   shared-memory-step, tcp-ring-step, tcp-ring-bfloat16-step   a round is a step of SGD with momentum over all buckets
 //   ps-memory, ps-tcp, ps-tcp-bfloat16, ps-tcp-int8   the same, taken by the servers of MOTLEY_SERVERS
 //   ps-tcp-top-k                       the same without momentum
+//   ps-colocated                       the same, by a server in the first rank of every host
 //   auto, auto-bfloat16                the same by whichever of these the exchange chooses
 // Rank 0 prints the address it listens on, then "ready" and the exchange's name, and reads commands: "round INDEX COUNT
 // [MILLISECONDS]" does COUNT rounds (of the INDEX-th bucket; whole steps after a sleep of so many milliseconds each,

@@ -77,6 +77,8 @@ class ThreadSession final : public net::Session {
     if (forgets_failure_) return {};
     return hub_.health();
   }
+  // This rank is on another machine, as far as this session knows.
+  void move_elsewhere(int rank) { membership_.members[static_cast<std::size_t>(rank)].host_id = "elsewhere"; }
   // From now on this rank does not hear of others' failures.
   void forget_failure() { forgets_failure_ = true; }
   void set_job(const std::string& name) { options_.job = name; }

@@ -34,7 +34,7 @@ namespace motley::net {
 // The header's checksum is taken over its 48 bytes with the checksum's own field zero.
 inline constexpr std::size_t kFrameBytes = 48;
 inline constexpr std::uint32_t kFrameMagic = 0x464c544dU;  // "MTLF"
-inline constexpr std::uint8_t kProtocolVersion = 5;
+inline constexpr std::uint8_t kProtocolVersion = 6;
 // What receive() allocates at most for one frame. Larger payloads need a posted buffer of exactly their size.
 inline constexpr std::uint64_t kMaxReceiveBytes = 1 << 20;
 

@@ -23,9 +23,11 @@ using collective::WireType;
 using kernels::UpdateRule;
 using ::testing::HasSubstr;
 
+enum Memory { kShared, kNotShared, kSharedByRank0 };
+
 struct Case {
   const char* name;
-  bool shares_memory;
+  Memory memory;
   int servers;
   int cores;
   WireType wire;
@@ -35,18 +37,24 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {"memory_momentum", true, 1, 2, WireType::kNative, UpdateRule::kMomentum},
-    {"memory_adamw_one_core", true, 1, 1, WireType::kNative, UpdateRule::kAdamW},
-    {"memory_sum", true, 1, 2, WireType::kNative, UpdateRule::kSum, 4096},
-    {"memory_sgd_huge_chunks", true, 1, 3, WireType::kNative, UpdateRule::kSgd, 4 << 20},
-    {"channels_momentum", false, 1, 2, WireType::kNative, UpdateRule::kMomentum},
-    {"channels_nesterov_small_chunks", false, 1, 1, WireType::kNative, UpdateRule::kNesterov, 256},
-    {"channels_adamw_three_servers", false, 3, 2, WireType::kNative, UpdateRule::kAdamW},
-    {"channels_momentum_encrypted", false, 2, 2, WireType::kNative, UpdateRule::kMomentum, 32 << 10,
+    {"memory_momentum", kShared, 1, 2, WireType::kNative, UpdateRule::kMomentum},
+    {"memory_adamw_one_core", kShared, 1, 1, WireType::kNative, UpdateRule::kAdamW},
+    {"memory_sum", kShared, 1, 2, WireType::kNative, UpdateRule::kSum, 4096},
+    {"memory_sgd_huge_chunks", kShared, 1, 3, WireType::kNative, UpdateRule::kSgd, 4 << 20},
+    {"memory_of_three_servers", kShared, 3, 1, WireType::kNative, UpdateRule::kMomentum},
+    {"memory_of_two_servers_sum", kShared, 2, 2, WireType::kNative, UpdateRule::kSum},
+    {"memory_of_rank_0", kSharedByRank0, 1, 2, WireType::kNative, UpdateRule::kMomentum},
+    {"memory_of_rank_0_three_servers", kSharedByRank0, 3, 1, WireType::kNative, UpdateRule::kAdamW},
+    {"memory_of_rank_0_sum", kSharedByRank0, 2, 1, WireType::kNative, UpdateRule::kSum},
+    {"memory_of_rank_0_bfloat16", kSharedByRank0, 1, 2, WireType::kBfloat16, UpdateRule::kMomentum},
+    {"channels_momentum", kNotShared, 1, 2, WireType::kNative, UpdateRule::kMomentum},
+    {"channels_nesterov_small_chunks", kNotShared, 1, 1, WireType::kNative, UpdateRule::kNesterov, 256},
+    {"channels_adamw_three_servers", kNotShared, 3, 2, WireType::kNative, UpdateRule::kAdamW},
+    {"channels_momentum_encrypted", kNotShared, 2, 2, WireType::kNative, UpdateRule::kMomentum, 32 << 10,
      net::Encryption::kOn},
-    {"channels_sum", false, 2, 1, WireType::kNative, UpdateRule::kSum},
-    {"channels_bfloat16", false, 1, 2, WireType::kBfloat16, UpdateRule::kMomentum},
-    {"channels_float16_sum", false, 1, 2, WireType::kFloat16, UpdateRule::kSum},
+    {"channels_sum", kNotShared, 2, 1, WireType::kNative, UpdateRule::kSum},
+    {"channels_bfloat16", kNotShared, 1, 2, WireType::kBfloat16, UpdateRule::kMomentum},
+    {"channels_float16_sum", kNotShared, 1, 2, WireType::kFloat16, UpdateRule::kSum},
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -218,11 +226,12 @@ TEST_P(EveryPath, DoesWhatOneWorkerWouldDo) {
     const auto references = reference_after(seed, size, layout, c.rule, steps);
     std::vector<std::vector<std::vector<float>>> held(static_cast<std::size_t>(size));
     collective::run_threads(size, true, [&](int rank, collective::ThreadSession& session) {
+      for (int other = 1; other < size && c.memory == kSharedByRank0; ++other) session.move_elsewhere(other);
       ServerOptions options;
       options.method = collective::Method::kParameterServer;
       options.wire = c.wire;
       options.servers = servers.addresses;
-      options.servers_share_memory = c.shares_memory;
+      options.servers_share_memory = c.memory != kNotShared;
       options.update = make_update(c.rule);
       options.chunk_bytes = c.chunk_bytes;
       session.set_encryption(c.encryption);
@@ -233,6 +242,11 @@ TEST_P(EveryPath, DoesWhatOneWorkerWouldDo) {
       const Status loaded = (*reducer)->load(initial_state(seed, layout), Deadline::after(30));
       ASSERT_TRUE(loaded) << loaded.error().message;
       held[static_cast<std::size_t>(rank)] = take_part(**reducer, seed, rank, layout, 0, steps);
+      const bool is_here = c.memory == kShared || (c.memory == kSharedByRank0 && rank == 0);
+      const bool in_memory = is_here && (c.wire == WireType::kNative || (c.servers == 1 && size == 1));
+      std::size_t elements = 0;
+      for (const std::size_t bucket : layout.bucket_elements) elements += bucket;
+      EXPECT_EQ((*reducer)->bytes_sent() < elements, in_memory) << (*reducer)->bytes_sent();
     });
     const double tolerance = c.wire == WireType::kNative ? 2e-6 : c.wire == WireType::kBfloat16 ? 0.03 : 2e-3;
     for (int rank = 0; rank < size; ++rank) {

@@ -27,7 +27,7 @@ class IdleChannels : public ::testing::Test {
     join.update.rule = kernels::UpdateRule::kMomentum;
     join.elastic.kept_seconds = 30;
     join.elastic.kept = {kCores, kCores};
-    return DenseJob::create(join, kCores, {}).value();
+    return DenseJob::create(join, kCores, std::vector<std::unique_ptr<net::Region>>(join.size), false).value();
   }
 
   // The server's end of a new channel.

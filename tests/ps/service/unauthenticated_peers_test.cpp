@@ -100,6 +100,23 @@ TEST_F(UnauthenticatedPeers, ModelsThatNoMachineHoldsAreRefusedBeforeTheyAreCut)
   expect_alive();
 }
 
+TEST_F(UnauthenticatedPeers, ARegionThatIsElsewhereOrTooSmallIsRefused) {
+  const auto region = std::move(*net::Region::create(8192));
+  for (const auto& [address, host, why] :
+       {std::tuple(region->address(), std::string("elsewhere"), "rank 0 shares memory with a server of another host"),
+        std::tuple(region->address(), net::host_id(), "8192"),
+        std::tuple(net::RegionAddress(), net::host_id(), "do not fit each other")}) {
+    const auto connection = control("region", 0);
+    join(*connection, {.chunk_bytes = 4096,
+                       .bucket_elements = {10'000},
+                       .host_id = host,
+                       .region = address,
+                       .values_in_region = true});
+    EXPECT_THAT(last_words(*connection), HasSubstr(why));
+  }
+  expect_alive();
+}
+
 TEST(UnauthenticatedPeersWithoutQuota, AModelLargerThanTheMachineIsRefused) {
   const auto service = std::move(*Service::start({.cores = 1}, token()));
   net::Claim claim;

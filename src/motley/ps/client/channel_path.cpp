@@ -1,6 +1,7 @@
 // Gradients and weights over TCP, a channel to each core of the servers. Frames of a bucket on each channel: an
 // announcement, then the segments of that channel's core. The answer has the same form; that of an asynchronous job
-// ends with the rounds that are in the weights, instead of beginning with an announcement.
+// ends with the rounds that are in the weights, instead of beginning with an announcement. Frames of a server that
+// shares memory with this rank are empty: it reads gradients and writes weights where they are.
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -28,11 +29,21 @@ constexpr double kLastWordSeconds = 0.5;           // for a server to say why it
 // what was left out of one of weight v is v / w of what it is in one of weight w.
 class WireFrames {
  public:
-  // The model must outlive this. Where servers only add up, their answers take the gradients' place.
-  static Result<WireFrames> create(const DividedModel& model, const ServerOptions& options, int ranks) {
+  // What `joined` has must outlive this. Where servers only add up, their answers take the gradients' place.
+  static Result<WireFrames> create(const Joined& joined, const ServerOptions& options,
+                                   const std::vector<ControlConnections::Server>& servers, int ranks) {
+    const DividedModel& model = joined.model;
     WireFrames frames(model, options, ranks);
-    MOTLEY_ASSIGN(frames.gradients_, Pages::allocate(model.bytes(), "gradients"));
-    MOTLEY_ASSIGN(frames.weights_, Pages::allocate(model.bytes(), "weights"));
+    if (joined.gradients) {
+      frames.values_ = joined.gradients->data();
+      for (const Segment& segment : model.segments()) {
+        const auto owner = std::ranges::find_if(servers, [&](const auto& server) { return server.owns(segment); });
+        frames.in_region_.push_back(owner != servers.end() && owner->in_region);
+      }
+    } else {
+      MOTLEY_ASSIGN(frames.pages_, Pages::allocate(model.weights_at() + model.bytes(), "gradients and weights"));
+      frames.values_ = frames.pages_.data();
+    }
     if (!frames.native()) {
       MOTLEY_ASSIGN(frames.pushes_.pages, Pages::allocate(frames.pushes_.offsets.back(), "gradients on the wire"));
       MOTLEY_ASSIGN(frames.answers_.pages, Pages::allocate(frames.answers_.offsets.back(), "weights on the wire"));
@@ -43,8 +54,8 @@ class WireFrames {
     return frames;
   }
 
-  std::byte* gradients() const { return gradients_.data(); }
-  std::byte* weights() const { return weights_.data(); }
+  std::byte* gradients() const { return values_; }
+  std::byte* weights() const { return values_ + model_->weights_at(); }
 
   // The memory of segment `index`'s frames.
   std::span<std::byte> push(std::size_t index) const { return frame(pushes_, gradients(), index); }
@@ -64,7 +75,7 @@ class WireFrames {
     if (native() || ready.now == 0) return;  // of no weight: whatever stands there is not used
     std::byte* frame = push(index).data();
     const std::size_t offset = model_->offset(it);
-    const std::span<const float> gradient(gradients_.as<float>(offset), it.count);
+    const std::span gradient(reinterpret_cast<const float*>(gradients() + offset), it.count);
     if (!lossy()) return kernels::write_format(pushes_.form.format(), gradient, frame);
     const std::span left_out(left_out_.as<float>(offset), it.count);
     const auto factor = static_cast<float>(ready.left_out / ready.now);
@@ -109,6 +120,7 @@ class WireFrames {
   const Segment& segment(std::size_t index) const { return model_->segments()[index]; }
   std::byte* answered() const { return adds_up_only_ ? gradients() : weights(); }  // where answers go
   std::span<std::byte> frame(const Frames& frames, std::byte* values, std::size_t index) const {
+    if (!in_region_.empty() && in_region_[index]) return {};
     const Segment& it = segment(index);
     return {native() ? values + model_->offset(it) : frames.pages.data() + frames.offsets[index],
             frames.form.frame_bytes(it.count)};
@@ -124,9 +136,10 @@ class WireFrames {
   Frames pushes_;
   Frames answers_;
   std::vector<Ready> ready_;
-  Pages gradients_;
-  Pages weights_;
-  Pages left_out_;  // of lossy pushes so far, in float32
+  Pages pages_;
+  std::byte* values_ = nullptr;  // all gradients, then all weights: in the pages, or in this rank's region
+  std::vector<bool> in_region_;  // by segment, whether its server reads and writes them there; empty: none
+  Pages left_out_;               // of lossy pushes so far, in float32
 };
 
 class ChannelPath final : public ServerPath, private collective::Channels {
@@ -336,7 +349,8 @@ class ChannelPath final : public ServerPath, private collective::Channels {
 Result<std::unique_ptr<ServerPath>> make_channel_path(net::Session& session, const ServerOptions& options,
                                                       ControlConnections& controls, const Joined& joined,
                                                       Channels channels) {
-  MOTLEY_ASSIGN(WireFrames frames, WireFrames::create(joined.model, options, session.membership().size()));
+  MOTLEY_ASSIGN(WireFrames frames,
+                WireFrames::create(joined, options, controls.servers(), session.membership().size()));
   auto path =
       std::make_unique<ChannelPath>(session, options, controls, joined.model, std::move(frames), std::move(channels));
   MOTLEY_TRY(path->begin(joined.may_spin, options.background_progress));

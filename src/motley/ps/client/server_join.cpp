@@ -308,11 +308,22 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
                      .elastic = {}};
   const bool in_memory = options.servers_share_memory && ranges.size() == 1 && racks.empty() &&
                          servers[0].host_id == host && membership.on_one_host();
+  // Also servers that share memory with some ranks only, or are several, take what goes between them and these there.
+  const bool may_share = !in_memory && options.servers_share_memory && racks.empty() && !options.elastic &&
+                         !options.staleness && options.wire == collective::WireType::kNative;
+  for (auto& server : servers) server.in_region = may_share && server.host_id == host;
   if (in_memory) {
     MOTLEY_ASSIGN(joined.gradients, net::Region::create(std::max<std::size_t>(joined.model.bytes(), 64)));
-    join.region = joined.gradients->address();
-    join.is_reversible = options.reversible;
+  } else if (std::ranges::any_of(servers, &ControlConnections::Server::in_region)) {
+    auto region = net::Region::create(joined.model.weights_at() + std::max<std::size_t>(joined.model.bytes(), 64));
+    if (region) {
+      joined.gradients = std::move(*region);
+    } else {
+      spdlog::warn("gradients go to the servers of this host over TCP, too: {}", region.error().message);
+      for (auto& server : servers) server.in_region = false;
+    }
   }
+  join.is_reversible = in_memory && options.reversible;
   const bool is_one_host = membership.on_one_host() &&
                            std::ranges::all_of(servers, [&](const auto& server) { return server.host_id == host; });
   const bool replicates = options.elastic && options.elastic->replicates.value_or(!is_one_host) && servers.size() > 1 &&
@@ -320,6 +331,8 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
   for (auto& server : servers) {
     const std::size_t before = (server.number + ranges.size() - 1) % ranges.size();
     join.first_bin = ranges[server.number].first;
+    join.region = in_memory || server.in_region ? joined.gradients->address() : net::RegionAddress();
+    join.values_in_region = server.in_region;
     if (options.elastic) {
       join.elastic = {.kept_seconds = options.elastic->kept_seconds, .updates = options.elastic->updates};
       if (options.elastic->lost_server == static_cast<int>(before)) join.elastic.adopted = ranges[before];

@@ -45,7 +45,7 @@ struct ServerOptions : collective::ReducerOptions {
   // Whether an update can be taken back, where gradients go over memory and servers take the optimizer's step; weights
   // and its state then take twice the memory there.
   bool reversible = false;
-  bool servers_share_memory = true;  // where server and all ranks are on one host
+  bool servers_share_memory = true;  // with ranks on their host
   // Steps that a rank may be ahead of the slowest (kAnyStaleness: any number); none: all take each step together.
   std::optional<std::uint32_t> staleness;
   double top_k = 0.01;     // kTopK: the share of a gradient's values that is sent

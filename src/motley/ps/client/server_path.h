@@ -33,6 +33,7 @@ class ControlConnections {
     std::unique_ptr<net::Connection> control;
     std::size_t number = 0;  // among those of the job
     std::string host_id = {};
+    bool in_region = false;  // the gradients and weights of its segments stand in this rank's region
     int first_bin = 0;       // the first of its cores, counted over all servers that are there
     int cores = 1;           // that the job uses
     bool has_state = false;  // of an elastic job's epoch before
@@ -100,9 +101,9 @@ struct Joined {
   DividedModel model;
   bool may_spin = false;                   // every thread has a core
   std::vector<std::string> without_state;  // servers that have nothing of an elastic job's epoch before
-  // Memory of one host; empty where gradients go over channels.
-  std::unique_ptr<net::Region> gradients = nullptr;  // of this rank
-  std::unique_ptr<net::Region> of_server = nullptr;  // which made it for the job
+  // Memory of one host; empty where gradients go to all servers over channels.
+  std::unique_ptr<net::Region> gradients = nullptr;  // of this rank; over channels its weights are after them
+  std::unique_ptr<net::Region> of_server = nullptr;  // which made it for the job; empty over channels
   ServerRegion region = {};                          // what is in it
 };
 

@@ -28,7 +28,7 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   void abort(const Error& error) override;
   std::string name() const override { return "parameter-server"; }
   std::uint64_t bytes_sent() const override { return path_ ? path_->bytes_sent() : 0; }
-  bool in_memory() const { return joined_.gradients != nullptr; }  // after prepare
+  bool in_memory() const { return joined_.of_server != nullptr; }  // after prepare
   // Whether the bucket was started, and wait() for it would return at once; false where only wait() knows.
   bool has_come(int bucket) const { return buckets_[bucket].under_way && path_->has_come(bucket); }
   int cores() const { return static_cast<int>(joined_.model.load().size()); }  // of all servers, after prepare

@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "motley/base/os/signals.h"
+#include "motley/net/socket.h"
 
 namespace motley::ps {
 namespace {
@@ -52,6 +53,10 @@ Result<bool> AggregationTask::transfer(std::size_t channel) {
   net::Connection& connection = *channels_[channel];
   MOTLEY_ASSIGN(const bool moved, connection.progress());
   if (connection.pending_receives() > 0) return moved;
+  if (!reads(channel)) {
+    if (!net::is_closed_by_peer(connection.socket())) return moved;
+    return fail(ErrorCode::kPeerLost, "{}: it closed its connection", connection.peer_name());
+  }
   MOTLEY_ASSIGN(const auto message, connection.try_receive());
   if (!message) return moved;
   return fail(ErrorCode::kCorrupt, "{}: it sent a frame of type {:#x} and {} bytes that nobody expects",
@@ -124,10 +129,11 @@ void AggregationThread::serve_sockets(int milliseconds) {
     for (std::size_t rank = 0; rank < task->channels().size(); ++rank) {
       if (task->ended(rank)) continue;
       const net::Connection& channel = *task->channels()[rank];
-      polled_.push_back(
-          {channel.descriptor(), static_cast<short>(POLLIN | (channel.wants_to_write() ? POLLOUT : 0)), 0});
+      const bool reads = task->reads(rank);
+      const int events = (reads ? POLLIN : POLLRDHUP) | (channel.wants_to_write() ? POLLOUT : 0);
+      polled_.push_back({channel.descriptor(), static_cast<short>(events), 0});
       owners_.emplace_back(task.get(), rank);
-      has_input = has_input || channel.has_input();
+      has_input = has_input || (reads && channel.has_input());
     }
   }
   if (::poll(polled_.data(), polled_.size(), has_input ? 0 : milliseconds) <= 0 && !has_input) return;
@@ -138,7 +144,8 @@ void AggregationThread::serve_sockets(int milliseconds) {
   }
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     const auto [task, rank] = owners_[i];
-    if (polled_[i + 1].revents != 0 || task->channels()[rank]->has_input()) task->progress(rank);
+    const bool has_more = task->reads(rank) && task->channels()[rank]->has_input();
+    if (polled_[i + 1].revents != 0 || has_more) task->progress(rank);
   }
   metrics_.busy.add(monotonic_seconds() - began);
 }

@@ -50,8 +50,12 @@ class AggregationTask {
   virtual void wake_up() {}
   const Channels& channels() const { return channels_; }
   bool ended(std::size_t channel) const { return ended_[channel]; }
+  // Whether what comes over the channel may be read now. Frames that there is no room for yet wait in its socket.
+  bool reads(std::size_t channel) const { return channel >= bounded_ || channels_[channel]->pending_receives() > 0; }
 
  protected:
+  // The first so many channels bring no more at a time than they have room for.
+  void bound_channels(std::size_t count) { bounded_ = count; }
   // The next frame of a channel, a bucket's announcement or another, is to be this one.
   void expect_announcement(std::size_t channel, std::size_t bucket, std::uint32_t round) {
     expect(channel, kServerAnnounce, channel_tag(round, bucket),
@@ -88,6 +92,7 @@ class AggregationTask {
   TellLost lost_;
   std::vector<std::uint64_t> posted_;  // receives, by channel
   std::vector<bool> ended_;            // by channel
+  std::size_t bounded_ = 0;            // channels of which only what is expected is read
 };
 
 // Works on its shares of all jobs in turn, a segment at a time, so that no job waits for another's whole model and no

@@ -13,7 +13,7 @@ namespace motley::ps {
 constexpr std::uint64_t kNotThere = std::numeric_limits<std::uint64_t>::max();
 
 Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int cores,
-                                                   std::vector<std::unique_ptr<net::Region>> regions) {
+                                                   std::vector<std::unique_ptr<net::Region>> regions, bool in_memory) {
   const auto size = static_cast<std::size_t>(join.size);
   auto job = std::make_shared<DenseJob>();
   job->divide(join, cores);
@@ -37,7 +37,7 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
     return {};
   };
   const std::size_t bytes = job->model_.bytes();
-  const bool is_reversible = join.is_reversible && !regions.empty();
+  const bool is_reversible = join.is_reversible && in_memory;
   const std::size_t arrays = kernels::state_arrays(join.update.rule);
   MOTLEY_TRY(allocate(job->state_, is_reversible ? 2 * arrays : arrays, bytes, "the optimizer's state"));
   if (is_reversible) job->made_.assign(job->model_.segments().size(), 0);
@@ -45,21 +45,22 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
     MOTLEY_TRY(allocate(job->kept_, 1 + job->state_.size(), bytes, "the state of the update before"));
     job->counts_.assign(job->model_.segments().size(), kNotThere);
   }
-  if (regions.empty() || join.is_async) {
+  if (!in_memory || join.is_async) {
     MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights", has_all));
   }
-  if (!regions.empty()) {
-    job->gradients_ = std::move(regions);
+  job->gradients_ = std::move(regions);
+  if (in_memory) {
     MOTLEY_ASSIGN(job->region_, net::Region::create(ServerRegion::bytes(join.bucket_elements, cores, join.size,
                                                                         join.is_async, job->reversible_segments())));
     job->shared_ = ServerRegion(job->region_->data(), join.bucket_elements, cores, join.size, join.is_async,
                                 job->reversible_segments());
     return job;
   }
-  job->push_at_ = job->model_.frame_offsets(join.wire);
+  job->push_bytes_ = job->largest_push();
   job->answer_form_ = join.wire.answer(join.size, join.update);
   job->answer_at_ = job->model_.frame_offsets(job->answer_form_);
-  MOTLEY_TRY(allocate(job->pushes_, size, job->push_at_.back(), "gradients"));
+  MOTLEY_TRY(
+      allocate(job->pushes_, static_cast<std::size_t>(cores), size * kPushSlots * job->push_bytes_, "gradients"));
   if (join.is_async) {
     MOTLEY_TRY(allocate(job->copies_, size, job->answer_at_.back(), "weights of a rank"));
   } else if (join.wire.type != collective::WireType::kNative) {
@@ -166,8 +167,10 @@ std::size_t DenseJob::bytes_needed(const ServerJoin& join, int cores, bool in_me
   for (const Segment& segment : job.model_.segments()) {
     if (job.is_here(segment) || job.is_kept(segment)) own += segment.count * sizeof(float);
   }
-  const std::size_t pushes = static_cast<std::size_t>(join.size) * join.wire.frame_bytes(own / sizeof(float));
-  return (copies + (join.wire.lossy() ? 1 : 0)) * own + (join.is_async ? 2 : 1) * pushes;
+  const auto ranks = static_cast<std::size_t>(join.size);
+  return (copies + (join.wire.lossy() ? 1 : 0)) * own +
+         ranks * static_cast<std::size_t>(cores) * kPushSlots * job.largest_push() +
+         (join.is_async ? ranks * join.wire.frame_bytes(own / sizeof(float)) : 0);
 }
 
 float* DenseJob::array_after(std::uint64_t update, std::size_t index, const Segment& segment) const {
@@ -179,9 +182,10 @@ float* DenseJob::array_after(std::uint64_t update, std::size_t index, const Segm
   return values + model_.element_index(segment);
 }
 
-std::byte* DenseJob::pushed(std::size_t rank, std::size_t segment) const {
-  return in_memory() ? gradients_[rank]->data() + model_.offset(model_.segments()[segment])
-                     : pushes_[rank].data() + push_at_[segment];
+std::size_t DenseJob::largest_push() const {
+  std::size_t bytes = 0;
+  for (const Segment& segment : model_.segments()) bytes = std::max(bytes, join_.wire.frame_bytes(segment.count));
+  return (bytes + 63) / 64 * 64;
 }
 
 std::span<float> DenseJob::part(const StatePart& part) {

@@ -21,10 +21,14 @@ namespace motley::ps {
 
 class DenseJob {
  public:
-  // `join`: of any rank, they agree. `regions`: of all ranks' gradients where all share memory with this server, else
-  // empty.
+  // Frames of a rank that a core of a server has room for: what is sent beyond waits in the socket. So few that what
+  // has come is still in the core's cache when the last rank's comes, and is summed.
+  static constexpr std::size_t kPushSlots = 4;
+
+  // `join`: of any rank, they agree. `regions`: by rank, none of those whose values come over channels. `in_memory`:
+  // whether all ranks' gradients are there and all map a region of this server as well.
   static Result<std::shared_ptr<DenseJob>> create(const ServerJoin& join, int cores,
-                                                  std::vector<std::unique_ptr<net::Region>> regions);
+                                                  std::vector<std::unique_ptr<net::Region>> regions, bool in_memory);
 
   bool in_memory() const { return region_ != nullptr; }
   bool is_async() const { return join_.is_async; }
@@ -75,6 +79,7 @@ class DenseJob {
   friend class AsyncShardTask;
   friend class ReplicaTask;
   void divide(const ServerJoin& join, int cores);
+  std::size_t largest_push() const;  // bytes of a frame, on whole lines of cache
   bool is_here(const Segment& segment) const {
     return segment.bin >= join_.first_bin && segment.bin < join_.first_bin + cores_;
   }
@@ -92,8 +97,11 @@ class DenseJob {
   void record_update(std::size_t segment, std::uint32_t round);
   // The same of another server's segment. Where nothing was kept of it, it is there once what is before an update is.
   void record_kept(std::size_t segment, std::uint32_t round, bool is_known);
-  // What a rank has pushed for a segment: its frame, or its gradient in memory.
-  std::byte* pushed(std::size_t rank, std::size_t segment) const;
+  // Over channels: where the frame of a push stands that is the `number`-th that the rank sends this core.
+  std::byte* push_slot(int core, std::size_t rank, std::uint64_t number) const {
+    const std::size_t slot = rank * kPushSlots + number % kPushSlots;
+    return pushes_[static_cast<std::size_t>(core)].data() + slot * push_bytes_;
+  }
 
   ServerJoin join_;
   int cores_ = 1;
@@ -103,9 +111,9 @@ class DenseJob {
 
   std::unique_ptr<net::Region> region_;
   ServerRegion shared_;
-  std::vector<std::unique_ptr<net::Region>> gradients_;  // by rank
-  std::vector<Pages> pushes_;                            // by rank, in the wire's form
-  std::vector<std::size_t> push_at_;                     // segments' frames in it
+  std::vector<std::unique_ptr<net::Region>> gradients_;  // by rank; over channels none of some, or with weights
+  std::vector<Pages> pushes_;                            // by core: slots by rank, in the wire's form
+  std::size_t push_bytes_ = 0;                           // of a slot
   Pages weights_;
   collective::WireForm answer_form_;
   Pages answers_;  // where they are not the weights themselves

@@ -2,6 +2,7 @@
 // needs no looking up: it is the next one or an error.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <deque>
 #include <functional>
 
@@ -37,10 +38,10 @@ class ShardTask : public AggregationTask {
     const std::size_t alone = job_->is_async() ? ranks() : 1;
     for (std::size_t i = 0; i < alone; ++i) arrivals_.emplace_back(round, ranks() / alone, metrics_);
     if (!items_.empty()) metrics_.bucket.set(items_[0].bucket);
-    if (!job_->in_memory()) {
-      for (const Item& item : items_) {
-        for (std::size_t rank = 0; rank < ranks(); ++rank) post(item, 1, rank);
-      }
+    if (job_->in_memory() || items_.empty()) return;
+    bound_channels(ranks());
+    for (std::uint64_t number = 0; number < ahead(); ++number) {
+      for (std::size_t rank = 0; rank < ranks(); ++rank) post(number, rank);
     }
   }
 
@@ -87,11 +88,23 @@ class ShardTask : public AggregationTask {
   // Items are counted over all rounds.
   const Item& item_at(std::uint64_t number) const { return items_[number % items_.size()]; }
   std::uint32_t to_round(std::uint64_t number) const { return static_cast<std::uint32_t>(number / items_.size()) + 1; }
-  // Expects the item's frame of this round from the rank.
-  void post(const Item& item, std::uint32_t round, std::size_t rank) {
+  // How many frames are expected of a rank at a time: no more than there is room for, nor than a round has.
+  std::uint64_t ahead() const { return std::min(DenseJob::kPushSlots, items_.size()); }
+  // Expects the frame of this item from the rank.
+  void post(std::uint64_t number, std::size_t rank) {
+    const Item& item = item_at(number);
+    const std::uint32_t round = to_round(number);
     if (item.segment == nullptr) return expect_announcement(rank, item.bucket, round);
     expect(rank, kServerPush, channel_tag(round, item.index),
-           {job_->pushed(rank, item.index), job_->join_.wire.frame_bytes(item.segment->count)});
+           {job_->push_slot(core_, rank, number),
+            in_region(rank) ? 0 : job_->join_.wire.frame_bytes(item.segment->count)});
+  }
+  // Whether what the rank pushes and gets is in memory that both map, although frames over channels say when.
+  bool in_region(std::size_t rank) const { return !job_->in_memory() && job_->gradients_[rank] != nullptr; }
+  // What the rank has pushed: the frame of this item, or its segment's gradient in memory.
+  const std::byte* pushed(std::size_t rank, const Item& item, std::uint64_t number) const {
+    return job_->gradients_[rank] ? job_->gradients_[rank]->data() + job_->model_.offset(*item.segment)
+                                  : job_->push_slot(core_, rank, number);
   }
 
   // Counts what has come over the rank's channel.
@@ -188,7 +201,9 @@ class DenseShardTask final : public ShardTask {
  public:
   // `channels`: by rank, and then the one to the keeper where there is one.
   DenseShardTask(std::shared_ptr<DenseJob> job, int core, Channels channels, TellLost lost)
-      : ShardTask(std::move(job), core, std::move(channels), std::move(lost)), announcements_(ranks()) {}
+      : ShardTask(std::move(job), core, std::move(channels), std::move(lost)), announcements_(ranks()) {
+    for (std::size_t rank = 0; rank < ranks(); ++rank) remote_ += in_region(rank) ? 0 : 1;
+  }
 
   void progress(std::size_t channel) override {
     if (channel < ranks()) return ShardTask::progress(channel);
@@ -209,7 +224,7 @@ class DenseShardTask final : public ShardTask {
     } else {
       update(item);
     }
-    for (std::size_t rank = 0; rank < ranks(); ++rank) post(item, round() + 1, rank);
+    for (std::size_t rank = 0; rank < ranks(); ++rank) post(taken_ + ahead(), rank);
     metrics_.bucket.set(item_at(++taken_).bucket);
     for (std::size_t rank = 0; rank < channels_.size(); ++rank) progress(rank);
     return true;
@@ -305,7 +320,7 @@ class DenseShardTask final : public ShardTask {
           inputs[i] = {sum_.data() + begin};
           continue;
         }
-        const std::byte* frame = job_->pushed(ranks_[i], item.index);
+        const std::byte* frame = pushed(ranks_[i], item, taken_);
         inputs[i] =
             lossy ? join.wire.input(frame, segment.count, begin) : kernels::WireInput{frame + begin * width, format};
       }
@@ -331,13 +346,18 @@ class DenseShardTask final : public ShardTask {
       return;
     }
     const std::size_t answer_bytes = job_->answer_form_.frame_bytes(segment.count);
-    metrics_.bytes_in.add(ranks() * join.wire.frame_bytes(segment.count));
-    metrics_.bytes_out.add(ranks() * answer_bytes);
+    metrics_.bytes_in.add(remote_ * join.wire.frame_bytes(segment.count));
+    metrics_.bytes_out.add(remote_ * answer_bytes);
     if (lossy) answer_lossily(item);
     const std::byte* values = answer != nullptr ? answer : reinterpret_cast<std::byte*>(job_->array(0, segment));
     const std::uint64_t tag = channel_tag(round(), item.index);
+    const bool adds_up_only = join.update.rule == kernels::UpdateRule::kSum;
     for (std::size_t rank = has_keeper() ? 1 : 0; rank < ranks(); ++rank) {
-      channels_[rank]->post_send(kServerWeights, tag, {values, answer_bytes});
+      if (in_region(rank)) {
+        std::byte* const place = job_->gradients_[rank]->data() + (adds_up_only ? 0 : job_->model_.weights_at());
+        std::memcpy(place + job_->model_.offset(segment), values, answer_bytes);
+      }
+      channels_[rank]->post_send(kServerWeights, tag, {values, in_region(rank) ? 0 : answer_bytes});
     }
     if (!has_keeper()) return;
     net::Connection& keeper = *channels_.back();
@@ -377,7 +397,7 @@ class DenseShardTask final : public ShardTask {
   bool add_up(const Item& item) {
     sum_.assign(item.segment->count, 0);
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      if (job_->join_.wire.add(job_->pushed(ranks_[i], item.index), coefficients_[i], sum_)) continue;
+      if (job_->join_.wire.add(pushed(ranks_[i], item, taken_), coefficients_[i], sum_)) continue;
       give_up({ErrorCode::kCorrupt,
                fmt::format("bucket {}, segment {}: rank {} pushed an index beyond the segment's {} values", item.bucket,
                            item.index, ranks_[i], item.segment->count),
@@ -413,6 +433,7 @@ class DenseShardTask final : public ShardTask {
 
   std::uint64_t taken_ = 0;  // items; where segments are claimed, those before a bucket's head
   bool begun_ = false;       // that bucket in this round, by this core
+  std::size_t remote_ = 0;   // ranks whose values come and go over channels
 
   // Of the bucket under way.
   std::vector<Announcement> announcements_;  // by rank
@@ -511,7 +532,7 @@ class AsyncShardTask final : public ShardTask {
       rank_arrivals(rank).updated(own.taken - 1, monotonic_seconds());
       if (!job_->in_memory()) metrics_.bytes_in.add(item.segment->count * kernels::byte_size(format()));
     }
-    if (!job_->in_memory()) post(item, round + 1, rank);
+    if (!job_->in_memory()) post(own.taken - 1 + ahead(), rank);
     const std::uint64_t slowest_now = slowest();
     for (std::size_t other = 0; other < ranks_.size(); ++other) {
       while (may_answer(other, slowest_now)) {
@@ -546,11 +567,11 @@ class AsyncShardTask final : public ShardTask {
     options.step = static_cast<double>(job_->updates_) + steps;
     options.fraction = announced.weight;
     const std::size_t width = kernels::byte_size(format());
-    const std::byte* pushed = job_->pushed(rank, item.index);
+    const std::byte* gradient = pushed(rank, item, ranks_[rank].taken - 1);
     kernels::WireInput input{nullptr, format()};
     const float one = 1;
     take_step(segment, {&input, 1}, {&one, 1}, 1, options, answers ? rank_copy(rank, item) : nullptr, format(),
-              [&](std::size_t begin) { input.values = pushed + begin * width; });
+              [&](std::size_t begin) { input.values = gradient + begin * width; });
     metrics_.bytes_aggregated.add(segment.count * sizeof(float));
   }
 

@@ -61,6 +61,8 @@ class DividedModel {
   const std::vector<Segment>& segments() const { return map_.segments; }
   const std::vector<std::size_t>& load() const { return map_.load; }  // values of each bin
   std::size_t bytes() const { return bytes_; }                        // of all buckets' values
+  // Where the weights begin in a memory of all gradients and all weights: on a page of their own.
+  std::size_t weights_at() const { return (bytes_ + kPage - 1) / kPage * kPage; }
   // Where a segment's values begin, in values and in bytes.
   std::size_t element_index(const Segment& segment) const { return offset(segment) / sizeof(float); }
   std::size_t offset(const Segment& segment) const {
@@ -70,6 +72,7 @@ class DividedModel {
   std::vector<std::size_t> frame_offsets(const collective::WireForm& form) const;
 
  private:
+  static constexpr std::size_t kPage = 4096;
   std::vector<std::uint64_t> bucket_elements_;
   std::vector<Bucket> buckets_;
   std::size_t bytes_ = 0;

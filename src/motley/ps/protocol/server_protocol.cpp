@@ -64,9 +64,11 @@ bool is_sensible(const ServerJoin& join) {
   const bool elastic_fits = !is_elastic || is_plain || (!join.is_async && !is_replicated);
   const bool is_reversible = join.is_reversible && join.update.rule != kernels::UpdateRule::kSum;
   const bool reversible_fits = !join.is_reversible || (is_reversible && is_plain && !is_elastic);
+  const bool is_native = join.wire.type == collective::WireType::kNative;
+  const bool region_fits = !join.values_in_region || (join.region.valid() && is_native && is_plain && !is_elastic);
   const auto& buckets = join.bucket_elements;
   const std::uint64_t elements = std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0});
-  return racks_fit && speeds_fit && density_fits && wire_fits && elastic_fits && reversible_fits &&
+  return racks_fit && speeds_fit && density_fits && wire_fits && elastic_fits && reversible_fits && region_fits &&
          join.first_bin < join.bins && !buckets.empty() && elements <= kMaxElements &&
          (!join.is_async || join.update.rule != kernels::UpdateRule::kSum);
 }
@@ -161,6 +163,7 @@ void fields(Archive& archive, ServerJoin& join) {
   archive.required("epsilon", join.update.epsilon, NumberIs::kFinite);
   archive.required("host_id", join.host_id);
   archive.required("region", join.region);
+  archive.required("values_in_region", join.values_in_region);
   archive.required("bucket_elements", join.bucket_elements, NumberIs::between(0, kMaxElements));
   archive.required("bin_speeds", join.bin_speeds, NumberIs::kPositive);
   archive.required("racks", join.racks);

@@ -125,7 +125,10 @@ struct ServerJoin {
   std::vector<double> bin_speeds;  // of the cores of all servers, for the chunk map; empty: all equal
   std::string host_id;
   net::RegionAddress region;  // of this rank's gradients; nowhere where it does not share memory
-  RackPlan racks;             // where not empty, the server knows bins and cores better than the rank
+  // Whether the region has room for the weights after the gradients, and frames over channels carry neither, but only
+  // say when they are there: of a rank on the server's host while other ranks or servers are elsewhere.
+  bool values_in_region = false;
+  RackPlan racks;  // where not empty, the server knows bins and cores better than the rank
   ElasticJoin elastic;
 };
 

@@ -715,26 +715,32 @@ Status Service::join(Job& job, int newest) {
                    std::ranges::all_of(ranks, [](const Rank& rank) { return rank.join.has_value(); });
   if (!all) return {};
 
-  const bool in_memory = std::ranges::all_of(
-      ranks, [&](const Rank& rank) { return rank.join->region.valid() && rank.join->host_id == host_id_; });
+  const auto is_here = [&](const Rank& rank) { return rank.join->region.valid() && rank.join->host_id == host_id_; };
+  const bool in_memory =
+      std::ranges::all_of(ranks, [&](const Rank& rank) { return is_here(rank) && !rank.join->values_in_region; });
   MOTLEY_TRY(check_segments(join, job.name));
   const std::size_t bytes = DenseJob::bytes_needed(join, used_cores(join), in_memory);
   MOTLEY_TRY(take_memory(job, bytes));
   MOTLEY_TRY(check_memory(bytes, job.name));
-  std::vector<std::unique_ptr<net::Region>> regions;
-  if (in_memory) {
-    for (const Rank& rank : ranks) {
+  std::vector<std::unique_ptr<net::Region>> regions(ranks.size());
+  const DividedModel model(join.bucket_elements);
+  for (std::size_t number = 0; const Rank& rank : ranks) {
+    auto& place = regions[number++];
+    if (in_memory || rank.join->values_in_region) {
+      if (!is_here(rank)) {
+        return fail(ErrorCode::kInvalidInput, "job '{}': rank {} shares memory with a server of another host", job.name,
+                    number - 1);
+      }
       auto region =
-          net::Region::map(rank.join->region, collective::value_offsets(join.bucket_elements, sizeof(float)).back());
+          net::Region::map(rank.join->region, (rank.join->values_in_region ? model.weights_at() : 0) + model.bytes());
       if (!region && region.error().code == ErrorCode::kIo && is_elastic(job)) {  // it is lost: the others find out
         spdlog::warn("job '{}': {}", job.name, region.error().message);
         return {};
       }
-      MOTLEY_ASSIGN(auto mapped, std::move(region));
-      regions.push_back(std::move(mapped));
+      MOTLEY_ASSIGN(place, std::move(region));
     }
   }
-  MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions)));
+  MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions), in_memory));
   if (job.before && job.dense->take_over(*job.before, join.elastic.updates)) {
     for (Rank& rank : std::views::values(job.ranks)) rank.loaded = true;
   }

@@ -23,33 +23,6 @@ std::vector<int> read_racks(const Job& job, const net::Session& session) {
   return racks;
 }
 
-// A server in the process of the first rank of each host; all ranks learn where they listen.
-Result<std::unique_ptr<ps::Service>> start_beside_workers(const Job& job, const net::Session& session,
-                                                          collective::Group& group, const net::Secret& secret,
-                                                          const Deadline& deadline,
-                                                          std::vector<ps::ServerAddress>& servers) {
-  const net::Membership& membership = session.membership();
-  const auto own = static_cast<std::size_t>(membership.rank);
-  const auto first = std::ranges::find(membership.members, membership.members[own].host_id, &net::Member::host_id);
-  std::unique_ptr<ps::Service> service;
-  double port = 0;
-  if (first == membership.members.begin() + membership.rank) {
-    const int cores = std::max(1, static_cast<int>(job.gradient_sync.server_threads));
-    ps::ServiceOptions options;
-    options.listen.host = session.options().bind_host;
-    options.cores = cores;
-    options.encryption = session.options().encryption;
-    MOTLEY_ASSIGN(service, ps::Service::start(options, secret));
-    port = service->endpoint().port;
-  }
-  MOTLEY_ASSIGN(const auto ports, group.all_gather(std::span(&port, 1), deadline));
-  for (std::size_t rank = 0; rank < ports.size(); ++rank) {
-    if (ports[rank] == 0) continue;
-    servers.push_back({{membership.members[rank].address, static_cast<std::uint16_t>(ports[rank])}, secret});
-  }
-  return service;
-}
-
 // The fastest of what the servers allow, which are one in each rack.
 Result<Placement> choose(const Job& job, net::Session& session, collective::Group& group, double model_bytes,
                          const std::vector<ps::ServerAddress>& servers, const Deadline& deadline) {
@@ -80,13 +53,39 @@ Result<std::vector<ps::ServerAddress>> list_servers(const Job& job) {
   return servers;
 }
 
+Result<std::unique_ptr<ps::Service>> start_beside_workers(int threads, const net::Session& session,
+                                                          collective::Group& group, const net::Secret& secret,
+                                                          const Deadline& deadline,
+                                                          std::vector<ps::ServerAddress>& servers) {
+  const net::Membership& membership = session.membership();
+  const auto own = static_cast<std::size_t>(membership.rank);
+  const auto first = std::ranges::find(membership.members, membership.members[own].host_id, &net::Member::host_id);
+  std::unique_ptr<ps::Service> service;
+  double port = 0;
+  if (first == membership.members.begin() + membership.rank) {
+    ps::ServiceOptions options;
+    options.listen.host = session.options().bind_host;
+    options.cores = threads;
+    options.encryption = session.options().encryption;
+    MOTLEY_ASSIGN(service, ps::Service::start(options, secret));
+    port = service->endpoint().port;
+  }
+  MOTLEY_ASSIGN(const auto ports, group.all_gather(std::span(&port, 1), deadline));
+  for (std::size_t rank = 0; rank < ports.size(); ++rank) {
+    if (ports[rank] == 0) continue;
+    servers.push_back({{membership.members[rank].address, static_cast<std::uint16_t>(ports[rank])}, secret});
+  }
+  return service;
+}
+
 Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session& session, collective::Group& group,
                                                    const net::Secret& secret, double model_bytes,
                                                    ps::ServerOptions& options) {
   const Deadline deadline = Deadline::after(job.deadline.join);
   std::string placement = job.gradient_sync.placement;
   if (placement == "colocated") {
-    MOTLEY_ASSIGN(auto service, start_beside_workers(job, session, group, secret, deadline, options.servers));
+    const int threads = std::max(1, static_cast<int>(job.gradient_sync.server_threads));
+    MOTLEY_ASSIGN(auto service, start_beside_workers(threads, session, group, secret, deadline, options.servers));
     return service;
   }
   MOTLEY_ASSIGN(options.servers, list_servers(job));

@@ -15,6 +15,13 @@ namespace motley::train {
 // Those that the job names, of which `central` uses the first.
 Result<std::vector<ps::ServerAddress>> list_servers(const Job& job);
 
+// A server of so many threads in the process of the first rank of each host: adds all of them to `servers`, in the
+// order of those ranks. Collective. `secret`: their token. The result is this host's server, where this rank runs it.
+Result<std::unique_ptr<ps::Service>> start_beside_workers(int threads, const net::Session& session,
+                                                          collective::Group& group, const net::Secret& secret,
+                                                          const Deadline& deadline,
+                                                          std::vector<ps::ServerAddress>& servers);
+
 // Chooses, and fills in options.servers and rank_racks; the same on all ranks, and collective. `secret`: the job's,
 // which is the token of servers beside workers. The result is this host's server, where this rank runs it.
 Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session& session, collective::Group& group,
