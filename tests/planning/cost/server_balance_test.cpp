@@ -60,7 +60,8 @@ TEST(ServerLimits, AreThoseOfTheHand) {
   EXPECT_DOUBLE_EQ(needed(Resource::kMemoryBandwidth, model, machine, 10), 19e9);
   // (10 + 4) x 10 ms and 10 x 100 MB x 0.2 ns = 20 ms for 10 workers: 0.34 s of 0.1 s.
   EXPECT_NEAR(needed(Resource::kCores, model, machine, 10), 3.4, 1e-12);
-  EXPECT_DOUBLE_EQ(needed(Resource::kMemory, model, machine, 10), 750e6);
+  // 2 x 100 MB and 50 MB, and for 10 workers at 4 cores half a MiB each.
+  EXPECT_DOUBLE_EQ(needed(Resource::kMemory, model, machine, 10), 250e6 + 40 * (512 << 10));
   EXPECT_DOUBLE_EQ(needed(Resource::kLink, model, machine, 10), 5e9);
   const auto limits = server_limits(model, machine);
   ASSERT_EQ(limits.size(), 4u);
@@ -68,10 +69,10 @@ TEST(ServerLimits, AreThoseOfTheHand) {
   EXPECT_NEAR(limits[0].workers, 11, 1e-9);
   EXPECT_EQ(limits[1].resource, Resource::kCores);  // (4 - 0.4) / 0.3
   EXPECT_NEAR(limits[1].workers, 12, 1e-9);
-  EXPECT_EQ(limits[2].resource, Resource::kMemory);  // (1000 - 250) / 50
-  EXPECT_NEAR(limits[2].workers, 15, 1e-9);
-  EXPECT_EQ(limits[3].resource, Resource::kMemoryBandwidth);  // (40 - 4) / 1.5
-  EXPECT_NEAR(limits[3].workers, 24, 1e-9);
+  EXPECT_EQ(limits[2].resource, Resource::kMemoryBandwidth);  // (40 - 4) / 1.5
+  EXPECT_NEAR(limits[2].workers, 24, 1e-9);
+  EXPECT_EQ(limits[3].resource, Resource::kMemory);
+  EXPECT_NEAR(limits[3].workers, 750e6 / (4 * (512 << 10)), 1e-9);
 }
 
 TEST(ServerLimits, AreWhereTheNeedIsWhatIsThere) {

@@ -9,6 +9,8 @@
 namespace motley::planning {
 namespace {
 
+constexpr double kPlaceBytes = 4 * (256 << 10);  // of a worker's float32 segments at a core
+
 constexpr std::array kResources = {Resource::kLink, Resource::kMemoryBandwidth, Resource::kCores, Resource::kMemory};
 
 // The rate at which a switch could pass values on if it had slots without end.
@@ -46,7 +48,8 @@ double needed(Resource resource, const ServedModel& model, const ServerMachine& 
               2 * workers * wire * machine.core_seconds_per_byte) /
              model.seconds_per_batch;
     case Resource::kMemory:
-      return (1.0 + model.state_arrays) * model.bytes + workers * wire + (model.wire_fraction < 1 ? wire : 0);
+      return (1.0 + model.state_arrays) * model.bytes + workers * machine.cores * model.wire_fraction * kPlaceBytes +
+             (model.wire_fraction < 1 ? wire : 0);
   }
   return 0;
 }

@@ -38,11 +38,12 @@ enum class Resource { kLink, kMemoryBandwidth, kCores, kMemory };
 const char* to_string(Resource resource);
 
 // What so many workers need of a resource, in the units of ServerMachine. A worker's gradient lands in memory, is read,
-// and goes out as weights, which touches 3 wire_fraction M; weights and state are read and written once for all:
+// and goes out as weights, which touches 3 wire_fraction M (memory or, mostly, caches); weights and state are read and
+// written once for all, and each core has room for four segments of each worker, of 256 KB:
 //   link              N M_wire / T
 //   memory bandwidth  (3 N M_wire + (2 + 2 S) M) / T
 //   cores             ((N + 2 + 2 S) M / core_bytes_per_second + 2 N M_wire core_seconds_per_byte) / T
-//   memory            (1 + S) M + N M_wire, and M_wire more where the wire is narrower
+//   memory            (1 + S) M + N cores wire_fraction 1 MB, and M_wire more where the wire is narrower
 double needed(Resource resource, const ServedModel& model, const ServerMachine& machine, double workers);
 double available(Resource resource, const ServerMachine& machine);
 
