@@ -134,6 +134,7 @@ def main():
         time.sleep(max(0.0, begin + arguments.scale * seconds - time.monotonic()))
         print(f"replay: {time.monotonic() - begin:6.1f} s: machine {machine} {WORDS[event]}", flush=True)
         replay.change(machine, event)
+    replay.wait("all machines that had joined trained", lambda: replay.present() >= set(replay.processes))
     steps = replay.steps()
     replay.wait("training had gone on for 50 steps", lambda: replay.steps() > steps + 50)
     replay.stop()

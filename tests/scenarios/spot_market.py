@@ -25,8 +25,9 @@ class SpotMarket(Scenario):
         done = subprocess.run([sys.executable, REPLAY, "--trace", self.folder / "trace.csv", "--job", self.job, "--run-directory", run],
                               capture_output=True, text=True, timeout=180, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        audited = re.search(r"(\d+) steps; 2 changes joined, 1 changes left, 1 changes lost; 0 samples lost or duplicated", done.stdout)
+        audited = re.search(r"(\d+) steps; [12] changes joined, 1 changes left, 1 changes lost; 0 samples lost or duplicated", done.stdout)
         self.assertTrue(audited, done.stdout)
+        # Two that join may come at the same step.
         self.assertGreater(int(audited[1]), 50)
         self.assertEqual(self.not_used_once("run"), 0)  # and there was an audit
         self.assertIn("Who came and went", (run / "report.html").read_text())

@@ -252,6 +252,21 @@ void give_bins(std::vector<ControlConnections::Server>& servers, const std::vect
   }
 }
 
+// Also servers that share memory with some ranks only, or are several, take what goes between them and these there.
+void share_values(const ServerOptions& options, const std::string& host,
+                  std::vector<ControlConnections::Server>& servers, Joined& joined) {
+  if (options.elastic || options.staleness || options.wire != collective::WireType::kNative) return;
+  const auto is_here = [&](const auto& server) { return server.host_id == host; };
+  if (std::ranges::none_of(servers, is_here)) return;
+  auto region = net::Region::create(joined.model.weights_at() + std::max<std::size_t>(joined.model.bytes(), 64));
+  if (!region) {
+    spdlog::warn("gradients go to the servers of this host over TCP, too: {}", region.error().message);
+    return;
+  }
+  joined.gradients = std::move(*region);
+  for (auto& server : servers) server.in_region = is_here(server);
+}
+
 // The region that a server has made for the job.
 Status map_region(net::Session& session, const ServerOptions& options, const ServerJoin& join,
                   const ControlConnections::Server& server, const ServerJoined& answer, Joined& joined) {
@@ -308,20 +323,10 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
                      .elastic = {}};
   const bool in_memory = options.servers_share_memory && ranges.size() == 1 && racks.empty() &&
                          servers[0].host_id == host && membership.on_one_host();
-  // Also servers that share memory with some ranks only, or are several, take what goes between them and these there.
-  const bool may_share = !in_memory && options.servers_share_memory && racks.empty() && !options.elastic &&
-                         !options.staleness && options.wire == collective::WireType::kNative;
-  for (auto& server : servers) server.in_region = may_share && server.host_id == host;
   if (in_memory) {
     MOTLEY_ASSIGN(joined.gradients, net::Region::create(std::max<std::size_t>(joined.model.bytes(), 64)));
-  } else if (std::ranges::any_of(servers, &ControlConnections::Server::in_region)) {
-    auto region = net::Region::create(joined.model.weights_at() + std::max<std::size_t>(joined.model.bytes(), 64));
-    if (region) {
-      joined.gradients = std::move(*region);
-    } else {
-      spdlog::warn("gradients go to the servers of this host over TCP, too: {}", region.error().message);
-      for (auto& server : servers) server.in_region = false;
-    }
+  } else if (options.servers_share_memory && racks.empty()) {
+    share_values(options, host, servers, joined);
   }
   join.is_reversible = in_memory && options.reversible;
   const bool is_one_host = membership.on_one_host() &&
