@@ -97,6 +97,28 @@ TEST_F(IdleChannels, OfReplicasWithoutSegmentsAreSeenToEnd) {
   }
 }
 
+// A round has two frames; those of the next round are not read before this one's are summed.
+TEST_F(IdleChannels, ThatBringMoreThanThereIsRoomForAreNotReadAndAreSeenToEnd) {
+  const auto task = make_shard(0);
+  const std::vector<std::byte> gradient(64);
+  const std::vector<Announcement> word(1);
+  for (std::uint32_t round = 1; round <= 2; ++round) {
+    ASSERT_TRUE(other_end_->send(kServerAnnounce, channel_tag(round, 0), std::as_bytes(std::span(word)),
+                                 Deadline::after(20), "a word"));
+    ASSERT_TRUE(other_end_->send(kServerPush, channel_tag(round, 0), gradient, Deadline::after(20), "a gradient"));
+  }
+  while (task->reads(0) && net::wait_for(task->channels()[0]->descriptor(), POLLIN, 20'000)) task->progress(0);
+  EXPECT_FALSE(task->reads(0));
+  task->progress(0);
+  EXPECT_FALSE(task->ended(0));
+  other_end_->close();
+  ASSERT_TRUE(net::wait_for(task->channels()[0]->descriptor(), POLLRDHUP, 20'000));
+  task->progress(0);
+  EXPECT_TRUE(task->ended(0));
+  ASSERT_TRUE(lost_);
+  EXPECT_EQ(lost_->code, ErrorCode::kPeerLost) << lost_->message;
+}
+
 TEST_F(IdleChannels, ThatBringAFrameAllTheSameAreLost) {
   const auto task = make_shard(1);
   const std::vector<std::byte> gradient(64);
