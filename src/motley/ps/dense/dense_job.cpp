@@ -168,9 +168,10 @@ std::size_t DenseJob::bytes_needed(const ServerJoin& join, int cores, bool in_me
     if (job.is_here(segment) || job.is_kept(segment)) own += segment.count * sizeof(float);
   }
   const auto ranks = static_cast<std::size_t>(join.size);
+  const std::size_t pushed = join.wire.frame_bytes(own / sizeof(float));  // by each
   return (copies + (join.wire.lossy() ? 1 : 0)) * own +
-         ranks * static_cast<std::size_t>(cores) * kPushSlots * job.largest_push() +
-         (join.is_async ? ranks * join.wire.frame_bytes(own / sizeof(float)) : 0);
+         ranks * std::min(static_cast<std::size_t>(cores) * kPushSlots * job.largest_push(), pushed) +
+         (join.is_async ? ranks * pushed : 0);
 }
 
 float* DenseJob::array_after(std::uint64_t update, std::size_t index, const Segment& segment) const {

@@ -97,10 +97,9 @@ class DenseJob {
   void record_update(std::size_t segment, std::uint32_t round);
   // The same of another server's segment. Where nothing was kept of it, it is there once what is before an update is.
   void record_kept(std::size_t segment, std::uint32_t round, bool is_known);
-  // Over channels: where the frame of a push stands that is the `number`-th that the rank sends this core.
-  std::byte* push_slot(int core, std::size_t rank, std::uint64_t number) const {
-    const std::size_t slot = rank * kPushSlots + number % kPushSlots;
-    return pushes_[static_cast<std::size_t>(core)].data() + slot * push_bytes_;
+  // Over channels: one of the places at this core for frames that the rank pushes.
+  std::byte* push_slot(int core, std::size_t rank, std::size_t slot) const {
+    return pushes_[static_cast<std::size_t>(core)].data() + (rank * kPushSlots + slot) * push_bytes_;
   }
 
   ServerJoin join_;

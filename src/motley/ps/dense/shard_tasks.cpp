@@ -88,7 +88,8 @@ class ShardTask : public AggregationTask {
   // Items are counted over all rounds.
   const Item& item_at(std::uint64_t number) const { return items_[number % items_.size()]; }
   std::uint32_t to_round(std::uint64_t number) const { return static_cast<std::uint32_t>(number / items_.size()) + 1; }
-  // How many frames are expected of a rank at a time: no more than there is room for, nor than a round has.
+  // How many frames are expected of a rank at a time: no more than there is room for, nor than a round has. They take
+  // turns at its places.
   std::uint64_t ahead() const { return std::min(DenseJob::kPushSlots, items_.size()); }
   // Expects the frame of this item from the rank.
   void post(std::uint64_t number, std::size_t rank) {
@@ -96,7 +97,7 @@ class ShardTask : public AggregationTask {
     const std::uint32_t round = to_round(number);
     if (item.segment == nullptr) return expect_announcement(rank, item.bucket, round);
     expect(rank, kServerPush, channel_tag(round, item.index),
-           {job_->push_slot(core_, rank, number),
+           {job_->push_slot(core_, rank, number % ahead()),
             in_region(rank) ? 0 : job_->join_.wire.frame_bytes(item.segment->count)});
   }
   // Whether what the rank pushes and gets is in memory that both map, although frames over channels say when.
@@ -104,7 +105,7 @@ class ShardTask : public AggregationTask {
   // What the rank has pushed: the frame of this item, or its segment's gradient in memory.
   const std::byte* pushed(std::size_t rank, const Item& item, std::uint64_t number) const {
     return job_->gradients_[rank] ? job_->gradients_[rank]->data() + job_->model_.offset(*item.segment)
-                                  : job_->push_slot(core_, rank, number);
+                                  : job_->push_slot(core_, rank, number % ahead());
   }
 
   // Counts what has come over the rank's channel.
