@@ -98,7 +98,7 @@ TEST_F(IdleChannels, OfReplicasWithoutSegmentsAreSeenToEnd) {
 }
 
 // A round has two frames; those of the next round are not read before this one's are summed.
-TEST_F(IdleChannels, ThatBringMoreThanThereIsRoomForAreNotReadAndAreSeenToEnd) {
+TEST_F(IdleChannels, ThatBringMoreThanFitsAreNotReadAndAreSeenToEnd) {
   const auto task = make_shard(0);
   const std::vector<std::byte> gradient(64);
   const std::vector<Announcement> word(1);
