@@ -216,11 +216,6 @@ bool is_unanswered(const Descriptor& socket, double seconds) {
          info.tcpi_last_ack_recv > 1e3 * seconds;
 }
 
-bool is_closed_by_peer(const Descriptor& socket) {
-  pollfd poll{socket.get(), POLLRDHUP, 0};
-  return ::poll(&poll, 1, 0) > 0;
-}
-
 bool wait_for(int descriptor, short events, int milliseconds) {
   pollfd poll{descriptor, events, 0};
   return ::poll(&poll, 1, milliseconds) > 0;

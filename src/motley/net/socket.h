@@ -37,8 +37,6 @@ inline constexpr int kGoneSeconds = 45;
 // Whether it is, while something is sent to it again and again. Then the system does not ask whether it is there, and
 // gives up after a quarter of an hour only. False for sockets that are not TCP's.
 bool is_unanswered(const Descriptor& socket, double seconds = kGoneSeconds);
-// Whether the peer has closed or reset the connection, also where bytes that it sent before have not been read yet.
-bool is_closed_by_peer(const Descriptor& socket);
 
 // Waits until one of `events` (POLLIN, POLLOUT) holds, or the time has passed. True where something has happened.
 bool wait_for(int descriptor, short events, int milliseconds);

@@ -54,7 +54,7 @@ Result<bool> AggregationTask::transfer(std::size_t channel) {
   MOTLEY_ASSIGN(const bool moved, connection.progress());
   if (connection.pending_receives() > 0) return moved;
   if (!reads(channel)) {
-    if (!net::is_closed_by_peer(connection.socket())) return moved;
+    if (!net::wait_for(connection.descriptor(), POLLRDHUP, 0)) return moved;
     return fail(ErrorCode::kPeerLost, "{}: it closed its connection", connection.peer_name());
   }
   MOTLEY_ASSIGN(const auto message, connection.try_receive());

@@ -726,19 +726,18 @@ Status Service::join(Job& job, int newest) {
   const DividedModel model(join.bucket_elements);
   for (std::size_t number = 0; const Rank& rank : ranks) {
     auto& place = regions[number++];
-    if (in_memory || rank.join->values_in_region) {
-      if (!is_here(rank)) {
-        return fail(ErrorCode::kInvalidInput, "job '{}': rank {} shares memory with a server of another host", job.name,
-                    number - 1);
-      }
-      auto region =
-          net::Region::map(rank.join->region, (rank.join->values_in_region ? model.weights_at() : 0) + model.bytes());
-      if (!region && region.error().code == ErrorCode::kIo && is_elastic(job)) {  // it is lost: the others find out
-        spdlog::warn("job '{}': {}", job.name, region.error().message);
-        return {};
-      }
-      MOTLEY_ASSIGN(place, std::move(region));
+    const bool has_weights = rank.join->values_in_region;
+    if (!in_memory && !has_weights) continue;
+    if (!is_here(rank)) {
+      return fail(ErrorCode::kInvalidInput, "job '{}': rank {} shares memory with a server of another host", job.name,
+                  number - 1);
     }
+    auto region = net::Region::map(rank.join->region, (has_weights ? model.weights_at() : 0) + model.bytes());
+    if (!region && region.error().code == ErrorCode::kIo && is_elastic(job)) {  // it is lost: the others find out
+      spdlog::warn("job '{}': {}", job.name, region.error().message);
+      return {};
+    }
+    MOTLEY_ASSIGN(place, std::move(region));
   }
   MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions), in_memory));
   if (job.before && job.dense->take_over(*job.before, join.elastic.updates)) {
@@ -751,8 +750,8 @@ Status Service::join(Job& job, int newest) {
                         .region_bytes = job.dense->region_bytes(),
                         .has_state = job.dense->has_begun()});
   spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
-               format_bytes(static_cast<double>(collective::value_offsets(join.bucket_elements, sizeof(float)).back())),
-               join.bucket_elements.size(), in_memory ? "in shared memory" : "over TCP");
+               format_bytes(static_cast<double>(model.bytes())), join.bucket_elements.size(),
+               in_memory ? "in shared memory" : "over TCP");
   return {};
 }
 
