@@ -95,7 +95,7 @@ class ElasticHosts(ElasticRun):
         held = faults / "1.state-transfer"
         held.write_text("wait")
         os.kill(self.worker_processes(process.pid)[1], signal.SIGKILL)
-        self.wait_until(lambda: any("rank 1 has joined" in line.get("text", "") for line in self.lines("run")))
+        self.wait_for_change("run", "rank 1 has joined")
         entered = max(self.losses("run"))
         self.wait_for_step("run", entered + 15)
         after = [line["samples"] for line in self.lines("run") if "loss" in line and line["step"] > entered]

@@ -73,10 +73,9 @@ class SlurmJobs(LiveService):
             if name == "first":
                 self.wait_until("first", "running", 4)
                 self.wait_for_step("first", 150, seconds=120)
-        self.wait_until("second", "running")
-        # On a busy machine it may be done by now.
-        self.assertRegex(self.schedule("why", "first"), "shrunk from 4 to . workers|completed after .* with [123] workers")
         self.wait_until("third", "running")
+        # Eight CPUs for three jobs of up to four. On a busy machine others may be done by now, and it may have grown again.
+        self.assertRegex(self.schedule("why", "first"), "shrunk from 4 to . workers|grown from . to . workers|completed after")
         for name in epochs:  # by the time that the last has begun, the others may be done
             self.wait_for_step(name, 300, seconds=240)
         on = self.running_nodes()
