@@ -56,8 +56,12 @@ class ElasticRun(Scenario):
         self.wait_until(lambda: any(text in line.get("text", "") for line in self.lines(run)))
 
     def wait_for_share(self, run, rank):
-        """Until this rank has samples of a step."""
-        self.wait_until(lambda: [line for line in self.lines(run) if "loss" in line][-1]["samples"][rank] > 0)
+        """Until this rank, after the last change, has samples of a step."""
+        def has_share():
+            lines = self.lines(run)
+            change = max((i for i, line in enumerate(lines) if line.get("event") in ("lost", "left", "joined")), default=0)
+            return any("loss" in line and line["samples"][rank] > 0 for line in lines[change:])
+        self.wait_until(has_share)
 
     def ask_for_fault(self, folder, name, how):
         """Of a process that runs with the folder as its MOTLEY_FAULTS: nobody finds half of the file."""
