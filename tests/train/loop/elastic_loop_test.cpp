@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
+#include <regex>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "motley/base/log.h"
@@ -328,6 +332,42 @@ TEST_F(ElasticLoop, WhoeverJoinsWhereverTheResultIsThatOfOneRank) {
     ASSERT_EQ(hub.weights_after(kSteps), expected);
   }
   EXPECT_GT(joined, 10);
+}
+
+// The ranks that are there after each event in turn; whoever is lost was there, and who joins was not.
+std::set<int> ranks_by_events(const std::filesystem::path& folder) {
+  std::set<int> there = {0, 1, 2, 3};
+  static const std::regex kChange(R"(ranks? ([\d, ]+) (?:was|were|has|have) (lost|joined))");
+  std::ifstream file(folder / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const std::string text = nlohmann::json::parse(line).value("text", "");
+    for (std::sregex_iterator change(text.begin(), text.end(), kChange); change != std::sregex_iterator(); ++change) {
+      std::istringstream ranks(std::regex_replace((*change)[1].str(), std::regex(","), " "));
+      for (int rank = 0; ranks >> rank;) {
+        const bool is_new = (*change)[2] == "lost" ? there.erase(rank) == 1 : there.insert(rank).second;
+        EXPECT_TRUE(is_new) << text;
+      }
+    }
+  }
+  return there;
+}
+
+// Also where the others regroup several times in a step.
+TEST_F(ElasticLoop, EachChangeIsToldOnce) {
+  int changed = 0;
+  for (std::uint32_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto [ranks, replacements, ends] = draw_losses(random, kRanks, 24, 4);
+    if (std::ranges::find(ranks, 0) != ranks.end()) continue;  // it writes the events
+    Hub hub(seed, ends);
+    const TemporaryFolder folder("/dev/shm");
+    const Outcome outcome = run_ranks(hub, folder.path, 1, seed, replacements);
+    const std::set<int> there = ranks_by_events(folder.path);
+    EXPECT_EQ(there, std::set<int>(outcome.alive.begin(), outcome.alive.end()));
+    changed += there.size() < kRanks ? 1 : 0;
+  }
+  EXPECT_GT(changed, 10);
 }
 
 // A newcomer ends in one of its first steps, after some of the others have committed it and before the rest have: these

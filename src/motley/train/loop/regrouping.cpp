@@ -149,22 +149,35 @@ Result<bool> Regrouping::wait_for_more() {
   return false;
 }
 
+// Events say each change once. Who does not write them counts on all epochs that no step has seen: the writer may be
+// lost before it has told of them. The timeline has each rank's change once, whoever marks it.
 Status Regrouping::tell(double begin) {
+  const auto untold = std::views::drop(epochs_, static_cast<std::ptrdiff_t>(told_epochs_));
   std::vector<int> lost, left, joined;
   for (int rank = 0; rank < context_.size; ++rank) {
     const auto was_away = [rank](const std::vector<int>& ranks) { return !std::ranges::binary_search(ranks, rank); };
-    const bool left_out = was_away(told_) || std::ranges::any_of(epochs_, was_away);
+    const bool left_out = was_away(told_) || std::ranges::any_of(untold, was_away);
     const bool has_left = std::ranges::binary_search(loop_.state.leaving, rank);
     if (!was_away(told_) && left_out) (has_left ? left : lost).push_back(rank);
     if (context_.is_present(rank) && left_out) joined.push_back(rank);
   }
   told_ = context_.present;
+  if (context_.writes()) told_epochs_ = epochs_.size();
+  const bool marks = std::exchange(knows_before_, true);
+  const auto mark = [&](std::string text) {
+    if (marks) context_.timeline.mark(progress_.step + 1, begin, std::move(text));
+  };
   std::vector<std::string> news;
-  if (!lost.empty()) news.push_back(describe(lost, "was lost", "were lost"));
-  if (!left.empty()) news.push_back(describe(left, "has left", "have left"));
-  if (!joined.empty()) news.push_back(describe(joined, "has joined", "have joined"));
+  const auto add = [&](const std::vector<int>& ranks, const char* of_one, const char* of_many) {
+    if (!ranks.empty()) news.push_back(describe(ranks, of_one, of_many));
+    for (const int rank : ranks) mark(describe({rank}, of_one, of_many));
+  };
+  add(lost, "was lost", "were lost");
+  add(left, "has left", "have left");
+  add(joined, "has joined", "have joined");
   std::string servers = parts_.elastic->lost_servers();
   if (const std::string stages = parts_.stages != nullptr ? parts_.stages->take_news() : ""; !stages.empty()) {
+    mark(stages);
     news.push_back(stages);
   }
   if (news.empty() && servers.empty()) servers = "a parameter server was lost";
@@ -179,9 +192,7 @@ Status Regrouping::tell(double begin) {
   if (news.empty()) return {};
   const bool is_lost = !lost.empty() || (left.empty() && joined.empty());
   const char* kind = is_lost ? "lost" : !left.empty() ? "left" : "joined";
-  const std::string text = fmt::format("{}", fmt::join(news, ", "));
-  if (std::exchange(knows_before_, true)) context_.timeline.mark(progress_.step + 1, begin, text);
-  return say(kind, text);
+  return say(kind, fmt::format("{}", fmt::join(news, ", ")));
 }
 
 WindowParts Regrouping::cut(const Step& step) const {
@@ -204,6 +215,7 @@ Status Regrouping::commit(std::int64_t step, const std::vector<Report>& reports)
   const auto joins = [&](int rank) { return reports[static_cast<std::size_t>(rank)].joins != 0; };
   if (has_changed(step)) {
     kept_ = std::exchange(epochs_, {}).back();
+    told_epochs_ = 0;
     joining_.clear();
     std::ranges::copy_if(kept_, std::back_inserter(joining_), joins);
     std::erase_if(kept_, joins);
@@ -419,6 +431,7 @@ Status Regrouping::share_news(collective::Group& group, int root) {
   }
   progress_.saved_step = news.saved_step;
   epochs_.clear();
+  told_epochs_ = 0;
   new_epochs_ = std::move(news.epochs);
   kept_ = std::move(news.kept);
   joining_.clear();

@@ -83,6 +83,7 @@ class Regrouping {
   bool has_weights_ = false;                  // of a newcomer: those of the step that it entered after
   std::int64_t entered_after_ = 0;            // that step
   std::vector<int> told_;                     // ranks that were there when the events last said who is
+  std::size_t told_epochs_ = 0;               // of `epochs_`, of whose changes this rank has written events
   bool knows_before_;                         // who was there before: a newcomer does not when it enters
   // Of a planned run: how often all have gone back to a checkpoint, and whether this rank has not got there.
   std::int64_t times_back_ = 0;
