@@ -86,7 +86,7 @@ class Clicks(planned.PlannedJobs):
         self.assertEqual(self.not_used_once("run"), 0)
 
     def test_a_lost_server_costs_no_sample(self):
-        flags = ("--workers", 2, "--batch-split.mode", "equal", "--checkpoint.every-steps", 20, "--epochs", 20)
+        flags = ("--workers", 2, "--batch-split.mode", "equal", "--checkpoint.every-steps", 20, "--epochs", 40)
         self.train("whole", *flags)
         for how in (signal.SIGKILL, signal.SIGSTOP):
             with self.subTest(how):

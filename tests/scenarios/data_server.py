@@ -211,7 +211,7 @@ class DataServer(planned.PlannedJobs):
             ((*served, "--data.train", "other.npy"), 2, ["the job has data.train: other.npy", "the data server has data.train: train.npy"]),
             ((*served, "--data.test", ""), 2, ["the data server has", "data.test: test.npy"]),
             (("--data.server", "nowhere", *served[2:]), 2, ["data.server"]),
-            (("--data.server", "127.0.0.1:1", *served[2:], "--deadline.join", "1 s"), 1, ["data server at 127.0.0.1:1"]),
+            (("--data.server", "127.0.0.1:1", *served[2:], "--deadline.join", "5 s"), 1, ["data server at 127.0.0.1:1"]),
         ):
             with self.subTest(flags):
                 output = self.train_bare("refused", *flags, "--workers", 2, "--overwrite", expect=code)

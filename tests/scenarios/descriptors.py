@@ -61,6 +61,8 @@ class ParameterServer(ServingRun):
         one = self.start("one", *served, "--name", "one", "--cluster", self.cluster([0.002, 0.002]))
         self.wait_for_step("one", 3)
         for name in ("other", "third"):
+            if name == "third":  # what the one before has had is free by then
+                wait_for_output(self, server.stdout, "job 'local/other' has ended")
             before = lack_descriptors(server.pid)
             other = self.start(name, *served, "--name", name, "--workers", 2)
             wait_for_output(self, server.stdout, f"let in for now: {LACK}")

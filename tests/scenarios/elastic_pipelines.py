@@ -16,7 +16,7 @@ DEEP = [(3, [1], {}), (6, [0.5, 0.5], {}), (10, [0.4, 0.3, 0.3], {"recompute": T
 
 class ElasticPipelines(PlannedJobs):
     layers = LAYERS
-    seconds_per_sample = 5e-5  # of each layer: slow enough that workers are lost while there are steps left
+    seconds_per_sample = 1.5e-4  # of each layer: slow enough that workers are lost while there are steps left
 
     def setUp(self):
         super().setUp()
@@ -138,6 +138,7 @@ class ElasticPipelines(PlannedJobs):
                 self.assert_as_one_worker(run)
 
     def test_others_take_the_places_of_those_who_are_lost(self):
+        self.seconds_per_sample = 5e-5  # there are more steps
         self.train("one", *self.flags, "--workers", 1, "--epochs", 20)
         for run, victims in (("first", [0]), ("last", [3]), ("one-of-each", [0, 2]), ("stage", [0, 1])):
             with self.subTest(run):

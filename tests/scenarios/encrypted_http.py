@@ -205,8 +205,9 @@ class Https(LiveService):
         self.wait_for(lambda: re.search(r"one +running .* vision ", self.schedule("list", *speech)), "that the job runs")
         self.assertIn("tenant 'speech' may not drain nodes", self.schedule("drain", "node0", *speech, expect=1))
         self.schedule("cancel", "none", *speech, expect=2)
-        refused = self.schedule("cancel", "none", *speech, expect=1)
-        self.assertIn("tenant 'speech' has asked for 3 changes within a minute; --max-changes-per-tenant lets it ask for 3", refused)
+        refused = "tenant 'speech' has asked for 3 changes within a minute; --max-changes-per-tenant lets it ask for 3"
+        # On a slow machine it may ask once more every 20 seconds.
+        self.wait_for(lambda: refused in self.schedule("cancel", "none", *speech, expect=None), "that it has asked too often")
         self.schedule("cancel", "one", *vision)
         self.schedule("drain", "node0", *operator)
 

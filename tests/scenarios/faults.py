@@ -154,7 +154,7 @@ class Faults(Scenario):
     def test_a_bit_that_flips_in_one_replica_gets_into_no_checkpoint(self):
         faults = self.folder / "faults"
         faults.mkdir()
-        flags = ("--cluster", self.cluster([0.001] * 3), "--checkpoint.every-steps", 4)
+        flags = ("--cluster", self.cluster([0.001] * 3), "--checkpoint.every-steps", 4, "--deadline.step", "60 s")
         held, then = faults / "1.checkpoint", faults / "1.forward"
         held.write_text("wait")
         process = self.start("run", *flags, environment={"MOTLEY_FAULTS": str(faults)})

@@ -66,7 +66,8 @@ class LossyLinks(ElasticRun):
         for seed, how in enumerate(("silent", "reset")):
             with self.subTest(how):
                 network = self.network(3, seed)
-                ranks = self.cut(network, how, network.links(2), how, "--elastic", "2:3", "--deadline.join", "20 s")
+                ranks = self.cut(network, how, network.links(2), how, "--elastic", "2:3", "--deadline.silence", "3 s",
+                                 "--deadline.join", "20 s")
                 outputs = self.end(ranks, [0, 0, 1])
                 self.assertIn("rank 2 was lost; 2 of 3 workers go on", outputs[0])
                 self.assertIn("no majority", outputs[2])
@@ -76,7 +77,8 @@ class LossyLinks(ElasticRun):
     def test_where_one_link_is_silent_one_of_its_ends_is_put_out(self):
         self.train("one", *self.double, "--workers", 1, "--epochs", 6)
         network = self.network(3, 3)
-        ranks = self.cut(network, "own", [frozenset((1, 2))], "silent", "--elastic", "2:3", "--deadline.join", "20 s")
+        ranks = self.cut(network, "own", [frozenset((1, 2))], "silent", "--elastic", "2:3", "--deadline.silence", "3 s",
+                                 "--deadline.join", "20 s")
         outputs = [rank.communicate(timeout=170)[0] for rank in ranks]
         lost = [rank for rank in (1, 2) if f"rank {rank} was lost; 2 of 3 workers go on" in outputs[0]]
         self.assertEqual(len(lost), 1, outputs)

@@ -78,13 +78,13 @@ class SlurmJobs(LiveService):
         self.assertRegex(self.schedule("why", "first"), "shrunk from 4 to . workers|grown from . to . workers|completed after")
         for name in epochs:  # by the time that the last has begun, the others may be done
             self.wait_for_step(name, 300, seconds=240)
-        on = self.running_nodes()
+        on = self.wait_for(self.running_nodes, "that a job runs")
         victim = max(node for nodes in on.values() for node in nodes)
         self.cluster.kill(victim)
         hit = [name for name, nodes in on.items() if victim in nodes and self.epochs_done(name) < epochs[name] - 1]
         for name in epochs:
             self.wait_until(name, "completed", seconds=400)
-        self.assertIn(f"node {victim}: down", self.schedule("list"))
+        self.wait_for(lambda: f"node {victim}: down" in self.schedule("list"), "that the node is known to be down")
         for name, count in epochs.items():
             used = [line for line in self.lines(name) if "samples_lost_or_duplicated" in line]
             self.assertEqual(len(used), count, f"epochs of {name}")

@@ -331,6 +331,9 @@ TEST_F(LocalExecutorTest, ASessionOfTheSameNumberElsewhereIsLeftAlone) {
   ASSERT_TRUE(other);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  for (const Deadline deadline = Deadline::after(20); process_state(*other) != 'S' && !deadline.passed();) {
+    SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
+  }
   const Attempt one = attempt("true");
   ASSERT_TRUE(make_folders(one.folder));
   const std::string here = std::filesystem::read_symlink("/proc/self/ns/pid").string();
