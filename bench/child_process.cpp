@@ -98,4 +98,9 @@ Status ChildProcess::finish(const Deadline& deadline) {
   return {};
 }
 
+bool has_module(const std::filesystem::path& python, const std::string& module) {
+  const auto peer = ChildProcess::start({python.string(), "-c", "import " + module + "; print('there')"});
+  return peer && (*peer)->read_line(Deadline::after(60)).value_or("") == "there";
+}
+
 }  // namespace motley::bench

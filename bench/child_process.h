@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,5 +39,8 @@ class ChildProcess {
   int output_;
   std::string buffered_;
 };
+
+// Whether this Python has the module.
+bool has_module(const std::filesystem::path& python, const std::string& module);
 
 }  // namespace motley::bench

@@ -108,14 +108,8 @@ struct Size {
   int most;
 };
 
-// Whether this Python has the module.
-bool has_module(const BenchOptions& options, const std::string& module) {
-  const auto peer = ChildProcess::start({options.python.string(), "-c", "import " + module + "; print('there')"});
-  return peer && (*peer)->read_line(Deadline::after(60)).value_or("") == "there";
-}
-
 Status ratio(const BenchOptions& options, RowList& rows) {
-  if (!has_module(options, "highspy")) {
+  if (!has_module(options.python, "highspy")) {
     rows.left_out("slot-ratio", "needs the Python module highspy (pip install highspy)");
     return {};
   }

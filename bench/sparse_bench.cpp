@@ -1,6 +1,9 @@
 // sparse-hot: two threads pull and push batches of uniformly random rows; the limit is the same copies and updates on
 // rows whose places are known, without index, locks or grouping, by two pinned threads.
 //
+// The same with one thread stands beside FBGEMM's table on the CPU, which has rows by their number in an array;
+// ours finds them by hashed ids.
+//
 // sparse-zipf-cold: batches of Zipf-distributed ids are pulled and pushed on a table of four times its memory. What the
 // table reads from and writes to its cold store is recorded batch by batch, and replayed on a second store of the same
 // content, which has nothing else to do. Both take turns.
@@ -16,8 +19,10 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <thread>
 
+#include "bench/child_process.h"
 #include "bench/temporary_folder.h"
 #include "motley/base/clock.h"
 #include "motley/base/os/file.h"
@@ -58,18 +63,18 @@ void pin(int core) {
   pthread_setaffinity_np(pthread_self(), sizeof(cores), &cores);
 }
 
-// Seconds from the common start to the last end of work(thread) on kThreads pinned threads.
+// Seconds from the common start to the last end of work(thread) on so many pinned threads.
 template <class Work>
-double on_threads(Work work) {
+double on_threads(int count, Work work) {
   std::atomic<int> ready = 0;
-  std::vector<double> begin(kThreads);
-  std::vector<double> end(kThreads);
+  std::vector<double> begin(count);
+  std::vector<double> end(count);
   std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
+  for (int t = 0; t < count; ++t) {
     threads.emplace_back([&, t] {
       pin(t);
       ++ready;
-      while (ready < kThreads) std::this_thread::yield();
+      while (ready < count) std::this_thread::yield();
       begin[t] = monotonic_seconds();
       work(t);
       end[t] = monotonic_seconds();
@@ -219,7 +224,7 @@ class SparseBench {
         for (int t = 0; t < kThreads; ++t) {
           for (const std::uint64_t row : order[t]) all[t].push_back(mix({row}));
         }
-        return on_threads([&](int t) {
+        return on_threads(kThreads, [&](int t) {
           std::vector<float> rows(kBatch * kDimension);
           for (int b = 0; b < batches && statuses[t]; ++b) {
             const auto batch = std::span(all[t]).subspan(b * kBatch, kBatch);
@@ -228,7 +233,9 @@ class SparseBench {
           }
         });
       };
-      const auto run_bare = [&] { return on_threads([&](int t) { bare_rows(flat, stride, order[t], gradients); }); };
+      const auto run_bare = [&] {
+        return on_threads(kThreads, [&](int t) { bare_rows(flat, stride, order[t], gradients); });
+      };
       double our_seconds = 0;
       double bare_seconds = 0;
       for (int turn = 0; turn < 2; ++turn) {
@@ -255,6 +262,74 @@ class SparseBench {
                      "with row-wise Adagrad; limit: the same copies and updates at known places",
                      kBatch, kThreads, row_count, kDimension)});
     say(fmt::format("sparse-hot {:.1f} million rows a second, at known places {:.1f}", value, limit));
+    return beside_fbgemm(*table, row_count, batches);
+  }
+
+  Status beside_fbgemm(SparseTable& table, std::uint64_t row_count, int batches) {
+    if (!has_module(options_.python, "fbgemm_gpu")) {
+      say("sparse-hot, ratio_to_fbgemm left out: needs the Python module fbgemm_gpu (tools/setup --nightly)");
+      return {};
+    }
+    MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::create());
+    const fs::path file = folder.path() / "rows";
+    MOTLEY_ASSIGN(
+        const auto peer,
+        ChildProcess::start({options_.python.string(), (options_.source_folder / "bench/peers/fbgemm_rows.py").string(),
+                             fmt::format("{}", row_count), fmt::format("{}", kDimension)}));
+    const std::vector<float> gradients(kBatch * kDimension, 0.01F);
+    std::vector<double> ours, theirs, ratios;
+    std::size_t batch = 0;  // of the peer, in its fastest run
+    for (int pair = 0; pair < pairs_ + 1; ++pair) {
+      Random random(mix({static_cast<std::uint64_t>(pair), 2}));
+      std::vector<std::uint64_t> order(static_cast<std::size_t>(batches) * kBatch);
+      for (auto& row : order) row = random.below(row_count);
+      MOTLEY_TRY(write_file(file, {reinterpret_cast<const char*>(order.data()), order.size() * sizeof(order[0])}));
+      std::vector<std::uint64_t> ids;
+      for (const std::uint64_t row : order) ids.push_back(mix({row}));
+      Status status;
+      const auto run_ours = [&] {
+        return on_threads(1, [&](int) {
+          std::vector<float> rows(kBatch * kDimension);
+          for (std::size_t begin = 0; begin < ids.size() && status; begin += kBatch) {
+            const auto part = std::span(ids).subspan(begin, kBatch);
+            status = table.pull(part, rows);
+            if (status) status = table.push(part, gradients);
+          }
+        });
+      };
+      double our_seconds = pair % 2 == 0 ? run_ours() : 0;
+      MOTLEY_TRY(peer->write_line(file.string()));
+      MOTLEY_ASSIGN(const std::string line, peer->read_line(Deadline::after(120)));
+      std::size_t peer_batch = 0;
+      double peer_seconds = 0;
+      if (!(std::istringstream(line) >> peer_batch >> peer_seconds)) {
+        return fail(ErrorCode::kInternal, "bench/peers/fbgemm_rows.py answers '{}'; accepted: a batch size and seconds",
+                    line);
+      }
+      if (pair % 2 != 0) our_seconds = run_ours();
+      MOTLEY_TRY(status);
+      if (pair == 0) continue;  // warms both up
+      if (theirs.empty() || peer_seconds < std::ranges::min(theirs)) batch = peer_batch;
+      ours.push_back(our_seconds);
+      theirs.push_back(peer_seconds);
+      ratios.push_back(peer_seconds / our_seconds);
+    }
+    const double rows = static_cast<double>(batches) * kBatch / 1e6;
+    rows_.push_back(
+        {"sparse-hot",
+         "ratio_to_fbgemm",
+         median(ratios),
+         "x",
+         true,
+         0.8,
+         {},
+         1,
+         fmt::format("measured; {:.2f} and {:.2f} million rows a second looked up and updated, one pinned "
+                     "thread each, {} rows of {} floats, row-wise Adagrad, bags of one, the same uniformly "
+                     "random rows: ours by hashed ids, {} a batch; FBGEMM's CPU table by places in an array, "
+                     "the fastest of three batch sizes ({})",
+                     rows / median(ours), rows / median(theirs), row_count, kDimension, kBatch, batch)});
+    say(fmt::format("sparse-hot ratio_to_fbgemm {:.2f}", median(ratios)));
     return {};
   }
 

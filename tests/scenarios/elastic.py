@@ -248,7 +248,7 @@ class Elastic(ElasticRun):
                 self.assertEqual([name for name in os.listdir(self.folder / run) if "rendezvous" in name], [])
 
     def test_the_timeline_shows_who_came_and_went_and_what_the_lost_had_done(self):
-        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3", "--epochs", 100,
+        process = self.start("run", *self.double, "--cluster", self.cluster([0.001] * 3), "--elastic", "1:3", "--epochs", 1000,
                              "--replacements", 1, "--checkpoint.every-steps", 4)
         self.wait_for_step("run", 6)
         first = self.worker_processes(process.pid)
@@ -257,8 +257,10 @@ class Elastic(ElasticRun):
         self.wait_for_share("run", 1)
         os.kill(first[2], signal.SIGKILL)
         self.wait_for_change("run", "rank 2 was lost")
+        self.wait_for_step("run", max(self.losses("run")) + 5)
+        interrupt(process)
         output = process.communicate(timeout=120)[0]
-        self.assertEqual(process.returncode, 0, output)
+        self.assertEqual(process.returncode, 130, output)
         events = json.loads((self.folder / "run/timeline.json").read_text())["traceEvents"]
         changes = [event["name"] for event in events if event["ph"] == "i"]
         self.assertEqual(changes, ["rank 1 was lost", "rank 1 has joined", "rank 2 was lost"])
@@ -621,7 +623,7 @@ class ElasticWithServers(ElasticWithServersRun):
         faults = self.folder / "faults"
         faults.mkdir()
         _, flags = self.start_servers(2)
-        common = self.flags_by_hand(29605, 0.002, 2, "--gradient-sync.chunk-size", "1KB", *flags)
+        common = self.flags_by_hand(29605, 0.002, 2, "--gradient-sync.chunk-size", "1KB", "--deadline.join", "30 s", *flags)
         ranks = [self.start(f"own-{rank}", *common, "--rank", rank) for rank in (0, 1)]
         other = subprocess.Popen([*apart, *self.command("own-2", *common, "--rank", 2)], stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, env={**os.environ, "MOTLEY_FAULTS": str(faults)})
