@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "bench/parallel.h"
 #include "bench/planning_cases.h"
 #include "bench/prediction_bench.h"
 #include "motley/base/clock.h"
@@ -26,28 +27,35 @@ using planning::Request;
 constexpr planning::Criterion kCriteria[] = {planning::Criterion::kMinCost, planning::Criterion::kMaxThroughput,
                                              planning::Criterion::kMinStepTime};
 constexpr double kSameValue = 1e-9;  // relative
+constexpr double kPeerSeconds = 1;   // of a method, for one number of micro-batches
 
 class PlanBench {
  public:
   explicit PlanBench(const BenchOptions& options) : options_(options) {}
 
-  Result<std::vector<BenchRow>> run() {
+  Result<std::vector<BenchRow>> exact() {
     MOTLEY_TRY(random_instances());
     MOTLEY_TRY(large_instances());
     closed_forms();
     MOTLEY_TRY(pipedream_profiles());
+    return rows_;
+  }
+
+  Result<std::vector<BenchRow>> peers() {
     MOTLEY_TRY(peers_under_simulate());
-    if (!options_.quick) {
-      MOTLEY_TRY(large_problems({"large-100x8x1000", planning::CostModel::kPipeline, 100, 8, 1000, 30, 0.25}));
-      MOTLEY_TRY(large_problems({"large-1000x64x10000", planning::CostModel::kHeterps, 1000, 64, 10'000, 60, 0.10}));
-    }
+    return rows_;
+  }
+
+  Result<std::vector<BenchRow>> large() {
+    if (options_.quick) return rows_;
+    MOTLEY_TRY(large_problems({"large-100x8x1000", planning::CostModel::kPipeline, 100, 8, 1000, 30, 0.25}));
+    MOTLEY_TRY(large_problems({"large-1000x64x10000", planning::CostModel::kHeterps, 1000, 64, 10'000, 60, 0.10}));
+    return rows_;
+  }
+
+  Result<std::vector<BenchRow>> models() {
     MOTLEY_TRY(recommendation_models());
-    if (!options_.quick) {
-      MOTLEY_TRY(all_models());
-      say("prediction-three-models: profiles, then measures");
-      MOTLEY_ASSIGN(const std::vector<BenchRow> predictions, prediction_bench(options_));
-      rows_.insert(rows_.end(), predictions.begin(), predictions.end());
-    }
+    if (!options_.quick) MOTLEY_TRY(all_models());
     return rows_;
   }
 
@@ -280,14 +288,13 @@ class PlanBench {
   Result<std::map<std::string, Steps>> steps_of_methods(const model::Profile& profile, int machines,
                                                         double bits_per_second) const {
     constexpr std::int64_t kMostMicroBatches = 64;
-    constexpr double kSeconds = 5;  // of a method, for one number of micro-batches
     const planning::Objective objective{.criterion = planning::Criterion::kMaxThroughput};
     std::map<std::string, Steps> steps;
     for (std::int64_t micro_batches = 1; micro_batches <= kMostMicroBatches; micro_batches *= 2) {
       MOTLEY_ASSIGN(const planning::Problem problem, equal_machines(profile, machines, bits_per_second, micro_batches));
       for (const planning::Planner& method : planning::planners()) {
         const Result<Answer> answer =
-            method.plan({.problem = problem, .objective = objective, .seed = 1, .seconds = kSeconds});
+            method.plan({.problem = problem, .objective = objective, .seed = 1, .seconds = kPeerSeconds});
         if (!answer || !answer->best) continue;  // a type that is not there, or too many candidates
         Steps& its = steps[method.name];
         if (answer->evaluation.step_seconds >= its.predicted) continue;
@@ -309,10 +316,14 @@ class PlanBench {
       return {};
     }
     constexpr double kGnmtMinibatch = 32;
-    double worst_loss = 0;
-    double worst_difference = 0;
-    std::string loses_at = "none";
-    int cases = 0;
+    struct Case {
+      std::string at;
+      model::Profile profile;
+      int machines;
+      double bits_per_second;
+      Result<std::map<std::string, Steps>> steps = {};
+    };
+    std::vector<Case> cases;
     std::vector<std::filesystem::path> files;
     for (const auto& entry : std::filesystem::directory_iterator(data / "profiles/pipedream")) {
       if (entry.path().extension() == ".txt") files.push_back(entry.path());
@@ -326,27 +337,36 @@ class PlanBench {
       for (const int machines : {2, 4, 8, 16}) {
         if (options_.quick && machines > 2) continue;
         for (const double bits_per_second : {1e9, 1e10}) {
-          const std::string at = fmt::format("{} on {} at {:g} Gb/s", name, machines, bits_per_second / 1e9);
-          say("peers-under-simulate: " + at);
-          MOTLEY_ASSIGN(const auto steps, steps_of_methods(profile, machines, bits_per_second));
-          ++cases;
-          double best = std::numeric_limits<double>::infinity();
-          for (const auto& [method, its] : steps) {
-            best = std::min(best, its.simulated);
-            worst_difference = std::max(worst_difference, std::abs(its.predicted / its.simulated - 1));
-          }
-          const double loss = steps.at("exact").simulated / best - 1;
-          if (loss > worst_loss) {
-            worst_loss = loss;
-            loses_at = at;
-          }
+          cases.push_back({fmt::format("{} on {} at {:g} Gb/s", name, machines, bits_per_second / 1e9), profile,
+                           machines, bits_per_second});
         }
+      }
+    }
+    in_parallel(static_cast<int>(cases.size()), [&](int i) {
+      Case& one = cases[static_cast<std::size_t>(i)];
+      say("peers-under-simulate: " + one.at);
+      one.steps = steps_of_methods(one.profile, one.machines, one.bits_per_second);
+    });
+    double worst_loss = 0;
+    double worst_difference = 0;
+    std::string loses_at = "none";
+    for (Case& one : cases) {
+      MOTLEY_ASSIGN(const auto steps, std::move(one.steps));
+      double best = std::numeric_limits<double>::infinity();
+      for (const auto& [method, its] : steps) {
+        best = std::min(best, its.simulated);
+        worst_difference = std::max(worst_difference, std::abs(its.predicted / its.simulated - 1));
+      }
+      const double loss = steps.at("exact").simulated / best - 1;
+      if (loss > worst_loss) {
+        worst_loss = loss;
+        loses_at = one.at;
       }
     }
     const std::string note = fmt::format(
         "simulated; {} cases: published PipeDream profiles, 2 to 16 machines, 1 and 10 Gb/s, batch 256, all "
-        "methods without a policy network, 5 s each for a number of micro-batches",
-        cases);
+        "methods without a policy network, {:g} s each for a number of micro-batches",
+        cases.size(), kPeerSeconds);
     add("peers-under-simulate", "worst_loss_to_best_peer", worst_loss, "share", 0.01,
         fmt::format("{}; worst: {}", note, loses_at));
     add("simulate-against-cost-model", "worst_difference", worst_difference, "share", 0.02, note);
@@ -477,8 +497,25 @@ class PlanBench {
 
 }  // namespace
 
-Result<std::vector<BenchRow>> plan_bench(const BenchOptions& options) {
-  return PlanBench(options).run();
+Result<std::vector<BenchRow>> plan_exact_rows(const BenchOptions& options) {
+  return PlanBench(options).exact();
+}
+
+Result<std::vector<BenchRow>> plan_peer_rows(const BenchOptions& options) {
+  return PlanBench(options).peers();
+}
+
+Result<std::vector<BenchRow>> plan_large_rows(const BenchOptions& options) {
+  return PlanBench(options).large();
+}
+
+Result<std::vector<BenchRow>> plan_model_rows(const BenchOptions& options) {
+  return PlanBench(options).models();
+}
+
+Result<std::vector<BenchRow>> plan_prediction_rows(const BenchOptions& options) {
+  if (options.quick) return std::vector<BenchRow>();
+  return prediction_bench(options);
 }
 
 }  // namespace motley::bench
