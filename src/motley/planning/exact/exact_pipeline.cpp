@@ -42,7 +42,7 @@ constexpr int kLastEstimatedWidth = kFirstWidth * kWidening * kWidening;
 constexpr double kEstimatedPart = 0.3;     // of the time, for the search by estimates
 constexpr int kStepsBetweenChecks = 1024;  // of the clock
 constexpr double kMaxKinds = 3000;
-constexpr double kMaxStages = 8e6;  // that the tables hold
+constexpr double kMaxStages = 8e6;  // that the tables hold: half of the layers' pairs, of every kind
 constexpr int kLarge = 1000;        // layers times kinds of a stage, from where on a better answer to begin with pays
 
 // Every stage is looked at with every number of replicas.
@@ -55,7 +55,7 @@ double count_kinds(const Problem& problem) {
 Status check_size(const Problem& problem) {
   const double kinds = count_kinds(problem);
   const double layers = problem.layer_count();
-  if (const double most = std::min(kMaxKinds, kMaxStages / (layers * layers)); kinds > most) {
+  if (const double most = std::min(kMaxKinds, 2 * kMaxStages / (layers * (layers + 1))); kinds > most) {
     return fail(
         ErrorCode::kInvalidInput,
         "exact: {} layers and stages of up to {:.0f} numbers of devices, over all types, are too many; accepted: up to "

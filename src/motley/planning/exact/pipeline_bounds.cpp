@@ -50,7 +50,7 @@ PipelineStages::PipelineStages(const Problem& problem) : problem_(problem) {
     }
   }
 
-  times_.resize(index(layers() * layers()) * kinds_.size());
+  times_.resize(index(layers() * (layers() + 1) / 2) * kinds_.size());
   for (int first = 0; first < layers(); ++first) {
     for (int end = first + 1; end <= layers(); ++end) {
       StageTimes* times = &times_[place(first, end, 0)];

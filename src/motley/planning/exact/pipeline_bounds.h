@@ -70,8 +70,9 @@ class PipelineStages {
     double seconds_per_byte = 0;
   };
 
+  // Of each first layer only the ends behind it.
   std::size_t place(int first, int end, int kind) const {
-    return index(first * layers() + end - 1) * kinds_.size() + index(kind);
+    return index(first * (2 * layers() + 1 - first) / 2 + end - first - 1) * kinds_.size() + index(kind);
   }
 
   const Problem& problem_;
