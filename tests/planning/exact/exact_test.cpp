@@ -98,6 +98,20 @@ TEST(Exact, IsNeverBeatenOnLargerPipelines) {
   }
 }
 
+TEST(Exact, PlansAHundredLayersOnAThousandDevices) {
+  Problem problem = random_problem({.layers = 100, .types = 8, .cost_model = CostModel::kPipeline, .links = true}, 4);
+  double kinds = 0;
+  for (int type = 0; type < problem.type_count(); ++type) {
+    problem.types[static_cast<std::size_t>(type)].count = 125;
+    kinds += static_cast<double>(problem.max_replicas(type));
+  }
+  ASSERT_EQ(kinds, 1000);
+  const auto answer =
+      plan_exact({.problem = problem, .objective = {.criterion = Criterion::kMaxThroughput}, .seconds = 1});
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_TRUE(answer->best);
+}
+
 TEST(Exact, SaysThatNothingIsFeasible) {
   RandomProblemOptions options{.layers = 12, .types = 2, .cost_model = planning::CostModel::kPipeline};
   const planning::Problem problem = random_problem(options, 1);
