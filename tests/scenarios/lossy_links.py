@@ -78,7 +78,7 @@ class LossyLinks(ElasticRun):
         self.train("one", *self.double, "--workers", 1, "--epochs", 6)
         network = self.network(3, 3)
         ranks = self.cut(network, "own", [frozenset((1, 2))], "silent", "--elastic", "2:3", "--deadline.silence", "3 s",
-                                 "--deadline.join", "20 s")
+                         "--deadline.join", "20 s")
         outputs = [rank.communicate(timeout=170)[0] for rank in ranks]
         lost = [rank for rank in (1, 2) if f"rank {rank} was lost; 2 of 3 workers go on" in outputs[0]]
         self.assertEqual(len(lost), 1, outputs)
