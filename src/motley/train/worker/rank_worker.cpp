@@ -86,7 +86,12 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
   std::signal(SIGINT, take_request);  // before, there is nothing to save, and nobody to tell of a stop
   const Status prepared = prepare(resume);
   Status done = prepared ? loop() : prepared;
-  if (done) done = finish();
+  if (done) {
+    done = finish();
+  } else if (prepared && done.error().code == ErrorCode::kInterrupted) {
+    const Status written = write_timeline();  // nothing depends on it
+    if (!written) spdlog::warn("there is no timeline: {}", written.error().message);
+  }
   if (!done && done.error().code == ErrorCode::kLeft) {
     timeline_->keep();
     if (writes()) MOTLEY_TRY(reporter_->flush());
@@ -498,6 +503,15 @@ bool RankWorker::gathers_files() const {
 }
 
 Status RankWorker::finish() {
+  MOTLEY_TRY(write_timeline());
+  if (!writes()) return {};
+  MOTLEY_TRY(report_lateness());
+  MOTLEY_TRY(reporter_->flush());
+  return write_summary(run_, job_);
+}
+
+// With the logs of other hosts, once all ranks have come to their ends.
+Status RankWorker::write_timeline() {
   if (job_.timeline.steps > 0) {
     std::error_code ignored;  // writing says what is wrong; between hosts the folder may be this one's alone
     std::filesystem::create_directories(logs(), ignored);
@@ -514,21 +528,14 @@ Status RankWorker::finish() {
     if (!gathered) spdlog::warn("logs and timelines of other hosts are missing: {}", gathered.error().message);
     if (gathered) offsets = std::move(*gathered);
   }
-  if (!writes()) {
-    return {};
+  if (!writes() || job_.timeline.steps == 0) return {};
+  std::vector<TimelinePart> parts;
+  // On this host also those that are not there any more, as far as they have kept theirs.
+  for (const int rank : role_.launcher == "motley" ? all_ranks(role_.size) : context_->present) {
+    const auto file = timeline_part(logs(), rank);
+    if (!is_elastic() || std::filesystem::exists(file)) parts.push_back({file, offsets[rank]});
   }
-  MOTLEY_TRY(report_lateness());
-  MOTLEY_TRY(reporter_->flush());
-  if (job_.timeline.steps > 0) {
-    std::vector<TimelinePart> parts;
-    // On this host also those that are not there any more, as far as they have kept theirs.
-    for (const int rank : role_.launcher == "motley" ? all_ranks(role_.size) : context_->present) {
-      const auto file = timeline_part(logs(), rank);
-      if (!is_elastic() || std::filesystem::exists(file)) parts.push_back({file, offsets[rank]});
-    }
-    MOTLEY_TRY(merge_timelines(parts, run_.folder() / "timeline.json"));
-  }
-  return write_summary(run_, job_);
+  return merge_timelines(parts, run_.folder() / "timeline.json");
 }
 
 // With all connections still open: others take their end for a loss, and kill what is left of a lost process.

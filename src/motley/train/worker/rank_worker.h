@@ -116,6 +116,7 @@ class RankWorker final : public PlanFollower, public ElasticStages {
   Status loop();
   Status report_lateness();
   Status finish();
+  Status write_timeline();
 
   const Job& job_;
   const RunDirectory& run_;
