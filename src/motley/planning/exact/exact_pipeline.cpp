@@ -16,13 +16,18 @@
 // of the least bounds. What it then finds is good, though not proved; the least bound among the rears that it left out
 // is a bound of the optimum. It is repeated with greater widths until nothing is left out that could be better. The
 // bounds' thresholds are laid anew each time, around the bottlenecks that better plans may still have.
+//
+// Of large problems a relaxation (pipeline_relaxation.h) finds better plans and bounds, sooner. It goes first, and,
+// once the search has had its part of the time, goes on.
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "motley/planning/exact/exact.h"
 #include "motley/planning/exact/pipeline_bounds.h"
+#include "motley/planning/exact/pipeline_relaxation.h"
 #include "motley/planning/search/search.h"
 
 namespace motley::planning {
@@ -42,8 +47,10 @@ constexpr int kLastEstimatedWidth = kFirstWidth * kWidening * kWidening;
 constexpr double kEstimatedPart = 0.3;     // of the time, for the search by estimates
 constexpr int kStepsBetweenChecks = 1024;  // of the clock
 constexpr double kMaxKinds = 3000;
-constexpr double kMaxStages = 8e6;  // that the tables hold: half of the layers' pairs, of every kind
-constexpr int kLarge = 1000;        // layers times kinds of a stage, from where on a better answer to begin with pays
+constexpr double kMaxStages = 8e6;     // that the tables hold: half of the layers' pairs, of every kind
+constexpr int kLarge = 1000;           // layers times kinds of a stage, from where on the relaxation pays
+constexpr double kRelaxedPart = 0.3;   // of the time, for the relaxation before the search
+constexpr double kSearchedPart = 0.3;  // and for the search before the relaxation goes on
 
 // Every stage is looked at with every number of replicas.
 double count_kinds(const Problem& problem) {
@@ -65,23 +72,6 @@ Status check_size(const Problem& problem) {
   return {};
 }
 
-PlanValue make_plan_value(const Problem& problem, const Objective& objective) {
-  const auto batch = static_cast<double>(problem.batch);
-  const double cost = problem.total_samples / batch / 3600;  // of a second's step at a price of 1 an hour
-  PlanValue plan_value;
-  if (objective.criterion == Criterion::kMinCost) {
-    plan_value.per_step_and_price = cost;
-  } else {
-    plan_value.per_step_second = objective.criterion == Criterion::kMaxThroughput ? 1 / batch : 1;
-  }
-  if (objective.min_throughput > 0) {
-    plan_value.max_step = batch / objective.min_throughput * (1 + 2 * kTolerance);
-  }
-  plan_value.max_hourly_cost = objective.max_hourly_cost * (1 + 2 * kTolerance);
-  plan_value.max_product = objective.max_cost / cost * (1 + 2 * kTolerance);
-  return plan_value;
-}
-
 class PipelineSearch {
  public:
   explicit PipelineSearch(const Request& request)
@@ -94,14 +84,21 @@ class PipelineSearch {
   Answer run() {
     take_quick_answers();
     double bound = 0;
-    bool proved = stages_.kind_count() == 0;
+    std::optional<PipelineRelaxation> relaxation;
+    if (stages_.layers() * stages_.kind_count() > kLarge) {
+      relaxation.emplace(request_, stages_, plan_value_, search_, best_);
+      bound = relax(*relaxation, kRelaxedPart);
+      begin_ = search_.seconds();
+      end_ = begin_ + kSearchedPart * request_.seconds;
+    }
+    bool proved = stages_.kind_count() == 0 || bound >= cutoff();
     PipelineBounds::Range range = possible_bottlenecks();
     int thresholds = kFirstThresholds;
     double additions = kFirstAdditions;
     if (!stages_.one_forward_one_backward()) compared_by_ = Comparison::kLeastTime;
-    for (int width = kFirstWidth; !proved && width <= kLastWidth && !search_.over(); width *= kWidening) {
+    for (int width = kFirstWidth; !proved && width <= kLastWidth && !is_over(); width *= kWidening) {
       const PipelineBounds bounds(stages_, range, thresholds, std::min(additions, kAdditionsASecond * request_.seconds),
-                                  [&] { return search_.over(); });
+                                  [&] { return is_over(); });
       if (!bounds.is_whole()) break;
       bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), {}, stages_.layers(), plan_value_).value);
       const bool is_whole = pass(bounds, index(width));
@@ -126,6 +123,11 @@ class PipelineSearch {
       range.high = std::min(range.high, better.high);
       thresholds = std::min(2 * thresholds, kMaxThresholds);
       additions = std::min(8 * additions, kMaxAdditions);
+    }
+    if (relaxation && !proved) {
+      relaxation->know(best_);
+      bound = std::max(bound, relax(*relaxation, 1));
+      proved = bound >= cutoff();
     }
     Answer answer = search_.answer();
     answer.proved = proved;
@@ -156,10 +158,18 @@ class PipelineSearch {
   double promise(const Found& found) const {
     return compared_by_ == Comparison::kEstimate ? found.bound.estimate : found.bound.value;
   }
+  bool is_over() { return search_.over() || search_.seconds() > end_; }
   bool over() {
     if (++steps_ % kStepsBetweenChecks != 0) return false;
-    const bool is_late = search_.seconds() > kEstimatedPart * request_.seconds;
-    return search_.over() || (compared_by_ == Comparison::kEstimate && is_late);
+    const double seconds = std::min(end_, request_.seconds) - begin_;
+    const bool is_late = search_.seconds() > begin_ + kEstimatedPart * seconds;
+    return is_over() || (compared_by_ == Comparison::kEstimate && is_late);
+  }
+  // Until so much of the time is over. A bound of all plans, but the best.
+  double relax(PipelineRelaxation& relaxation, double part) {
+    const double bound = relaxation.run([&] { return search_.over() || search_.seconds() > part * request_.seconds; });
+    best_ = std::min(best_, relaxation.best());
+    return bound;
   }
   std::size_t kind_pair(int one, int other) const { return index(one) * index(stages_.kind_count()) + index(other); }
   const Kept& behind(const Found& found) const { return cuts_[index(found.behind_cut)][index(found.behind)]; }
@@ -167,15 +177,10 @@ class PipelineSearch {
   // Answers of quick methods, to begin with: rears are dropped against them, and a search that time ends is never worse
   // than they are.
   void take_quick_answers() {
-    std::vector<Result<Answer> (*)(const Request&)> quick = {plan_cpu_only, plan_gpu_only, plan_greedy, plan_pipedream};
     Request request = request_;
     request.progress = {};
     request.seconds = request_.seconds / 10;
-    if (stages_.layers() * stages_.kind_count() > kLarge) {
-      quick.push_back(plan_genetic);
-      request.seconds = request_.seconds / 5;
-    }
-    for (const auto& plan : quick) {
+    for (const auto& plan : {plan_cpu_only, plan_gpu_only, plan_greedy, plan_pipedream}) {
       const Result<Answer> answer = plan(request);
       if (answer && answer->best) best_ = std::min(best_, search_.consider(*answer->best));
     }
@@ -424,6 +429,7 @@ class PipelineSearch {
   double completed_ = kInfinity;  // 1F1B: and of the plans that it judged
   Comparison compared_by_ = Comparison::kEstimate;
   int steps_ = 0;
+  double begin_ = 0, end_ = kInfinity;  // of the search after the relaxation, in seconds
 
   std::vector<std::vector<Kept>> cuts_;  // the rears of each
   std::vector<Found> found_;             // at the cut in hand, as are all below

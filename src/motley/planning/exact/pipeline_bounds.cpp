@@ -32,6 +32,23 @@ std::int64_t fitting(PipelineStage stage, double replicas, bool recompute, doubl
 
 }  // namespace
 
+PlanValue make_plan_value(const Problem& problem, const Objective& objective) {
+  const auto batch = static_cast<double>(problem.batch);
+  const double cost = problem.total_samples / batch / 3600;  // of a second's step at a price of 1 an hour
+  PlanValue plan_value;
+  if (objective.criterion == Criterion::kMinCost) {
+    plan_value.per_step_and_price = cost;
+  } else {
+    plan_value.per_step_second = objective.criterion == Criterion::kMaxThroughput ? 1 / batch : 1;
+  }
+  if (objective.min_throughput > 0) {
+    plan_value.max_step = batch / objective.min_throughput * (1 + 2 * kTolerance);
+  }
+  plan_value.max_hourly_cost = objective.max_hourly_cost * (1 + 2 * kTolerance);
+  plan_value.max_product = objective.max_cost / cost * (1 + 2 * kTolerance);
+  return plan_value;
+}
+
 std::int64_t PipelineStages::in_flight(std::int64_t stages) const {
   return one_forward_one_backward() ? std::min(problem_.micro_batches, stages) : problem_.micro_batches;
 }

@@ -107,6 +107,8 @@ struct PlanValue {
   double of_product(double product) const { return product > max_product ? kInfinity : per_step_and_price * product; }
 };
 
+PlanValue make_plan_value(const Problem& problem, const Objective& objective);
+
 class PipelineBounds {
  public:
   // Bottlenecks, in both directions together, between which the ladder of thresholds is to be fine.

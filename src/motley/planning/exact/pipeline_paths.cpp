@@ -1,0 +1,273 @@
+#include "motley/planning/exact/pipeline_paths.h"
+
+#include <algorithm>
+
+namespace motley::planning {
+namespace {
+
+constexpr double kLongest = 1e300;       // of what fits into memory
+constexpr double kReturns = 0.3;         // the part of the bound for fewer stages than micro-batches
+constexpr double kLeastCharge = 1e-200;  // of a second, so that what takes for ever is not for nothing
+
+}  // namespace
+
+PipelinePaths::PipelinePaths(const PipelineStages& stages)
+    : stages_(stages), layers_(stages.layers()), kinds_(index(stages.kind_count())) {
+  seconds_.resize(index(layers_ * (layers_ + 1) / 2) * kinds_);
+  repeated_.resize(seconds_.size());
+  closing_.resize(index(layers_ + 1) * kinds_);
+  for (int first = 0; first < layers_; ++first) {
+    for (int end = first + 1; end <= layers_; ++end) {
+      const std::int64_t in_flight = stages.in_flight(end == layers_ ? 1 : 2);
+      for (std::size_t kind = 0; kind < kinds_; ++kind) {
+        const StageTimes& times = stages.at(first, end, static_cast<int>(kind));
+        const bool kept = times.fitting >= in_flight;
+        const bool fits = kept || times.fitting_recomputing >= in_flight;
+        const double backward = kept ? times.backward : times.recomputing_backward;
+        const std::size_t place = stage(first, end) + kind;
+        seconds_[place] = fits ? times.forward + backward : kInfinity;
+        repeated_[place] =
+            stages.one_forward_one_backward() ? std::max(times.forward, backward) : times.forward + backward;
+        if (first == 0) closing_[index(end) * kinds_ + kind] = times.closing;
+      }
+      const auto seconds = seconds_.begin() + static_cast<std::ptrdiff_t>(stage(first, end));
+      least_seconds_.push_back(*std::min_element(seconds, seconds + static_cast<std::ptrdiff_t>(kinds_)));
+    }
+  }
+  for (std::size_t kind = 0; kind < kinds_; ++kind) {
+    if (stages.kind(static_cast<int>(kind)).replicas == 1) begins_.push_back(kind);
+  }
+  begins_.push_back(kinds_);
+  kind_charges_.resize(kinds_);
+  for (auto& charges : charges_of_) charges.resize(kinds_);
+  charges_of_longest_.resize(kinds_);
+}
+
+void PipelinePaths::set_charges(const PathCharges& charges) {
+  const Problem& problem = stages_.problem();
+  charges_ = charges;
+  charges_.high = std::min(charges.high, kLongest);
+  charges_.second = std::max(charges.second, kLeastCharge);
+  states_ = charges.max_stages > 0 ? charges.max_stages : charges.min_stages;
+  for (std::size_t kind = 0; kind < kinds_; ++kind) {
+    const Kind& devices = stages_.kind(static_cast<int>(kind));
+    const double price = problem.type(devices.type).price_per_hour;
+    kind_charges_[kind] =
+        static_cast<double>(devices.replicas) * (charges.price * price + charges.device[index(devices.type)]);
+  }
+  const bool are_fewer = charges.max_stages > 0 && charges.max_stages < problem.micro_batches;
+  returns_ = !are_fewer || !stages_.one_forward_one_backward() ? 0 : charges.max_stages == 1 ? 1 : kReturns;
+}
+
+double PipelinePaths::seconds_of(std::size_t stage, int part, bool is_longest) const {
+  const double seconds = seconds_[stage];
+  if (seconds > charges_.high || (is_longest && seconds <= charges_.low)) return kInfinity;
+  return is_longest           ? seconds_of_longest(seconds, repeated_[stage])
+         : part == kFromStage ? (1 + returns_) * seconds - returns_ * charges_.low
+                              : seconds;
+}
+
+double PipelinePaths::seconds_of_longest(double seconds, double repeated) const {
+  const auto all = static_cast<double>(stages_.problem().micro_batches);
+  const double slope = all - (charges_.max_stages - 1);
+  const double returning = all * charges_.low + slope * (seconds - charges_.low);
+  return returns_ * returning + (1 - returns_) * (seconds + (all - 1) * repeated);
+}
+
+// charges_of_ and charges_of_longest_, of every kind.
+void PipelinePaths::charge_stages(std::size_t stage) {
+  const double second = charges_.second;
+  const double high = charges_.high;
+  const double* seconds = &seconds_[stage];
+  for (std::size_t kind = 0; kind < kinds_; ++kind) {
+    charges_of_[kBefore][kind] = seconds[kind] > high ? kInfinity : second * seconds[kind];
+  }
+  if (charges_.roughly) return;
+  const double low = charges_.low;
+  const double* repeated = &repeated_[stage];
+  for (std::size_t kind = 0; kind < kinds_; ++kind) {
+    const double longest = seconds_of_longest(seconds[kind], repeated[kind]);
+    const double behind = (1 + returns_) * seconds[kind] - returns_ * low;
+    charges_of_[kFromStage][kind] = seconds[kind] > high ? kInfinity : second * behind;
+    charges_of_longest_[kind] = seconds[kind] > high || seconds[kind] <= low ? kInfinity : second * longest;
+  }
+}
+
+double PipelinePaths::seconds_of_transfer(double transfer, int part, bool is_longest) const {
+  const double directions = stages_.one_forward_one_backward() ? 1 : 2;
+  const double seconds = directions * transfer;
+  if (seconds > charges_.high || (is_longest && seconds <= charges_.low)) return kInfinity;
+  if (is_longest) return 2 * transfer + static_cast<double>(stages_.problem().micro_batches - 1) * seconds;
+  return 2 * (part == kFromStage ? 1 + returns_ : 1) * transfer;
+}
+
+double PipelinePaths::shortest(const PathCharges& charges) {
+  set_charges(charges);
+  ending_.assign(row(parts(), 0, 0), kInfinity);
+  before_.assign(ending_.size(), kInfinity);
+  for (int end = 1; end <= layers_; ++end) {
+    end_stages(end);
+    if (end < layers_) add_transfers(end);
+  }
+  double least = kInfinity;
+  for (int part = parts() > 1 ? kFromStage : kBefore; part < parts(); ++part) {
+    for (int state = charges_.min_stages - 1; state < states_; ++state) {
+      const auto ending = ending_.begin() + static_cast<std::ptrdiff_t>(row(part, state, layers_));
+      least = std::min(least, *std::min_element(ending, ending + static_cast<std::ptrdiff_t>(kinds_)));
+    }
+  }
+  if (!charges_.roughly) return least;
+  const double share = stages_.one_forward_one_backward() ? 0.5 : 1;
+  return least + charges_.second * static_cast<double>(stages_.problem().micro_batches - 1) * share * charges_.low;
+}
+
+// All stages that end before the cut, of every kind.
+void PipelinePaths::end_stages(int end) {
+  const auto relax = [this](const std::vector<double>& charges, const double* from, double* to) {
+    for (std::size_t kind = 0; kind < kinds_; ++kind) to[kind] = std::min(to[kind], from[kind] + charges[kind]);
+  };
+  for (int first = end - 1; first >= 0; --first) {
+    if (least_seconds_[stage(first, end) / kinds_] > charges_.high) break;  // as does all that is longer
+    charge_stages(stage(first, end));
+    if (first == 0) {
+      const double* closing = &closing_[index(end) * kinds_];
+      const auto begin_with = [&](const std::vector<double>& charges, double* ending) {
+        for (std::size_t kind = 0; kind < kinds_; ++kind) {
+          ending[kind] = std::min(ending[kind], charges[kind] + charges_.second * closing[kind]);
+        }
+      };
+      begin_with(charges_of_[kBefore], &ending_[row(kBefore, 0, end)]);
+      if (parts() > 1) begin_with(charges_of_longest_, &ending_[row(kFromStage, 0, end)]);
+      continue;
+    }
+    for (int state = 0; state < states_; ++state) {
+      for (const int before : {state - 1, state}) {
+        if (before < 0 || (before == state && !is_open(state))) continue;
+        const auto from = [&](int part) { return &before_[row(part, before, first)]; };
+        const auto to = [&](int part) { return &ending_[row(part, state, end)]; };
+        relax(charges_of_[kBefore], from(kBefore), to(kBefore));
+        if (parts() == 1) continue;
+        relax(charges_of_longest_, from(kBefore), to(kFromStage));
+        relax(charges_of_[kFromStage], from(kFromStage), to(kFromStage));
+        relax(charges_of_[kBefore], from(kFromTransfer), to(kFromTransfer));
+      }
+    }
+  }
+  for (int part = 0; part < parts(); ++part) {
+    for (int state = 0; state < states_; ++state) {
+      double* ending = &ending_[row(part, state, end)];
+      for (std::size_t kind = 0; kind < kinds_; ++kind) ending[kind] += kind_charges_[kind];
+    }
+  }
+}
+
+// A transfer's bytes go over as many links as the stage with fewer devices has. So of the counts of one type before the
+// cut only the least charge up to the count behind it matters, and the least beyond.
+void PipelinePaths::add_transfers(int end) {
+  for (std::size_t from = 0; from + 1 < begins_.size(); ++from) {
+    const std::size_t counts = begins_[from + 1] - begins_[from];
+    for (std::size_t to = 0; to + 1 < begins_.size(); ++to) {
+      const std::size_t behind = begins_[to + 1] - begins_[to];
+      for (std::size_t i = 0; i < behind; ++i) {
+        const auto fewer = static_cast<int>(begins_[from] + std::min(i, counts - 1));
+        const double transfer = stages_.transfer(end, fewer, static_cast<int>(begins_[to] + i));
+        charges_of_[kBefore][i] = charges_.second * seconds_of_transfer(transfer, kBefore, false);
+        charges_of_[kFromStage][i] = charges_.second * seconds_of_transfer(transfer, kFromStage, false);
+        charges_of_longest_[i] = charges_.second * seconds_of_transfer(transfer, kFromTransfer, true);
+      }
+      for (int state = 0; state < states_; ++state) {
+        const auto relax = [&](const std::vector<double>& charges, int from_part, int part) {
+          const double* own = &ending_[row(from_part, state, end) + begins_[from]];
+          double* before = &before_[row(part, state, end) + begins_[to]];
+          rest_.assign(std::max(counts, behind) + 1, kInfinity);
+          for (std::size_t i = counts; i-- > 0;) rest_[i] = std::min(rest_[i + 1], own[i]);
+          double up_to = kInfinity;
+          for (std::size_t i = 0; i < behind; ++i) {
+            if (i < counts) up_to = std::min(up_to, own[i] + charges[i]);
+            before[i] = std::min({before[i], up_to, rest_[i + 1] + charges[i]});
+          }
+        };
+        relax(charges_of_[kBefore], kBefore, kBefore);
+        if (parts() == 1) continue;
+        relax(charges_of_longest_, kBefore, kFromTransfer);
+        relax(charges_of_[kFromStage], kFromStage, kFromStage);
+        relax(charges_of_[kBefore], kFromTransfer, kFromTransfer);
+      }
+    }
+  }
+}
+
+// Where a stage that ends before the cut may begin: visit(first, place behind the stage before it, charge).
+template <class Visit>
+void PipelinePaths::visit_stages_before(int end, const Place& place, Visit visit) const {
+  for (int first = 0; first < end; ++first) {
+    for (const int part : {static_cast<int>(kBefore), place.part}) {
+      if (part != place.part && place.part != kFromStage) continue;
+      const bool is_longest = part != place.part;
+      const double seconds = seconds_of(stage(first, end) + place.kind, place.part, is_longest);
+      if (seconds == kInfinity) continue;
+      if (first == 0) {
+        const bool is_first = place.state == 0 && (place.part == kBefore || is_longest);
+        const double closing = closing_[index(end) * kinds_ + place.kind];
+        if (is_first) visit(first, Place{}, charges_.second * (seconds + closing));
+        continue;
+      }
+      for (const int state : {place.state - 1, place.state}) {
+        if (state < 0 || (state == place.state && !is_open(state))) continue;
+        visit(first, Place{part, state, place.kind},
+              before_[row(part, state, first) + place.kind] + charges_.second * seconds);
+      }
+    }
+  }
+}
+
+// Whatever led to the least is looked for again: that is little work beside finding it.
+Candidate PipelinePaths::path() const {
+  Candidate stages;
+  Place place;
+  double least = kInfinity;
+  for (int part = parts() > 1 ? kFromStage : kBefore; part < parts(); ++part) {
+    for (int state = charges_.min_stages - 1; state < states_; ++state) {
+      for (std::size_t kind = 0; kind < kinds_; ++kind) {
+        const double charge = ending_[row(part, state, layers_) + kind];
+        if (charge >= least) continue;
+        least = charge;
+        place = {part, state, kind};
+      }
+    }
+  }
+  if (least == kInfinity) return {};
+  for (int end = layers_;;) {
+    int begin = 0;
+    Place behind;
+    least = kInfinity;
+    visit_stages_before(end, place, [&](int first, const Place& before, double charge) {
+      if (charge >= least) return;
+      least = charge;
+      begin = first;
+      behind = before;
+    });
+    const auto kind = static_cast<int>(place.kind);
+    const bool kept = stages_.at(begin, end, kind).fitting >= stages_.in_flight(end == layers_ ? 1 : 2);
+    stages.push_back({begin, end - 1, stages_.kind(kind).type, stages_.kind(kind).replicas, !kept});
+    if (begin == 0) break;
+    end = begin;
+    least = kInfinity;
+    for (const int part : {static_cast<int>(kBefore), behind.part}) {
+      if (part != behind.part && behind.part != kFromTransfer) continue;
+      for (std::size_t one = 0; one < kinds_; ++one) {
+        const double transfer = stages_.transfer(end, static_cast<int>(one), kind);
+        const double seconds = seconds_of_transfer(transfer, behind.part, part != behind.part);
+        if (seconds == kInfinity) continue;
+        const double charge = ending_[row(part, behind.state, end) + one] + charges_.second * seconds;
+        if (charge >= least) continue;
+        least = charge;
+        place = {part, behind.state, one};
+      }
+    }
+  }
+  std::ranges::reverse(stages);
+  return stages;
+}
+
+}  // namespace motley::planning

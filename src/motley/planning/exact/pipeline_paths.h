@@ -1,0 +1,96 @@
+// The cheapest pipeline where every second of a step, every device and every unit of price is charged for: a shortest
+// path over stages, in milliseconds also for a thousand devices.
+//
+// A step takes, with w for the longest stage (f + g of a micro-batch), A for what is before it, there and back, R for
+// the d stages behind it, m micro-batches, and X for what the first stage takes once a step (see pipeline_bounds.h),
+//
+//   at least A + R + w + (m - 1) w + X                      under GPipe,
+//            A + R + w + (m - 1) max(f, g) + X              under 1F1B,
+//            A + 2 R + m w - d w + X                        under 1F1B with fewer stages than micro-batches
+//
+// (and so any mean of the last two),
+// and where the longest is a transfer, all there and back and m - 1 times the longest. So a path has three parts: up to
+// the longest stage, from it on, and from a longest transfer on. Roughly, and several times faster, it has but one:
+// under 1F1B a step takes at least A + R + w + (m - 1) w / 2 + X.
+#pragma once
+
+#include <vector>
+
+#include "motley/planning/exact/pipeline_bounds.h"
+
+namespace motley::planning {
+
+// What a pipeline is charged, and which ones count.
+struct PathCharges {
+  double second = 0;           // a second of a step
+  double price = 0;            // a unit of the price an hour
+  std::vector<double> device;  // a device of every type
+  // Seconds of a micro-batch: the longest stage, forward and backward, or transfer, takes longer than `low`, and no
+  // longer than `high`. Under GPipe those of both directions of a transfer count together.
+  double low = 0;
+  double high = kInfinity;
+  int min_stages = 1;
+  int max_stages = 0;  // 0: any number
+  bool roughly = false;
+};
+
+// Not for several threads at a time.
+class PipelinePaths {
+ public:
+  explicit PipelinePaths(const PipelineStages& stages);
+
+  // What the cheapest pipeline is charged; infinity where there is none. No plan of the problem is charged less:
+  // nothing limits the devices in use, and of a stage's memory is asked what it holds with few stages behind it.
+  double shortest(const PathCharges& charges);
+  // That pipeline.
+  Candidate path() const;
+
+ private:
+  enum Part { kBefore, kFromStage, kFromTransfer, kParts };
+  struct Place {
+    int part = kBefore;
+    int state = 0;  // stages so far, less one; the last one also stands for more where their number is not limited
+    std::size_t kind = 0;
+  };
+
+  std::size_t row(int part, int state, int cut) const {
+    return (index(part * states_ + state) * index(layers_ + 1) + index(cut)) * kinds_;
+  }
+  std::size_t stage(int first, int end) const {
+    return index(first * (2 * layers_ + 1 - first) / 2 + end - first - 1) * kinds_;
+  }
+  bool is_open(int state) const { return charges_.max_stages == 0 && state + 1 == states_; }
+  int parts() const { return charges_.roughly ? 1 : static_cast<int>(kParts); }
+  void set_charges(const PathCharges& charges);
+  // Of a stage of a part: seconds of a step that are charged for; infinity: not allowed. Of the longest: the first of
+  // its part.
+  double seconds_of(std::size_t stage, int part, bool is_longest) const;
+  double seconds_of_longest(double seconds, double repeated) const;
+  void charge_stages(std::size_t stage);
+  double seconds_of_transfer(double transfer, int part, bool is_longest) const;
+  void end_stages(int end);
+  void add_transfers(int end);
+  template <class Visit>
+  void visit_stages_before(int end, const Place& place, Visit visit) const;
+
+  const PipelineStages& stages_;
+  const int layers_;
+  const std::size_t kinds_;
+  std::vector<std::size_t> begins_;    // of each type's kinds, and their number
+  std::vector<double> seconds_;        // [stage][kind]: of a micro-batch; infinity: does not fit into memory
+  std::vector<double> least_seconds_;  // [stage]: of all kinds
+  std::vector<double> repeated_;       // [stage][kind]: of every further micro-batch at least
+  std::vector<double> closing_;        // [end][kind]: once a step, of a stage that begins with the first layer
+  PathCharges charges_;
+  int states_ = 1;
+  double returns_ = 0;  // the share of the bound for fewer stages than micro-batches, in the mean of both
+  std::vector<double> kind_charges_;
+  std::vector<double> charges_of_[kFromTransfer];  // [kind], of a stage or transfer of a part; behind a longest
+                                                   // transfer like before it
+  std::vector<double> charges_of_longest_;         // likewise, of the first of a part
+  std::vector<double> ending_;                     // by row(): the last stage before the cut is of the kind
+  std::vector<double> before_;                     // by row(): the stage behind the cut is of the kind
+  std::vector<double> rest_;                       // of one type's counts: the least from one on
+};
+
+}  // namespace motley::planning

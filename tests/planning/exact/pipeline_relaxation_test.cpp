@@ -1,0 +1,117 @@
+// The relaxation of pipelines: no plan is charged less than the cheapest path of its class, and no bound is above what
+// brute force finds.
+#include "motley/planning/exact/pipeline_relaxation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "tests/planning/search/exact_instances.h"
+
+namespace motley::planning {
+namespace {
+
+Instance pipeline_instance(std::uint64_t seed) {
+  for (std::uint64_t next = 1000 * seed;; ++next) {
+    Instance instance = next % 2 == 0 ? random_instance(next) : instance_of_slow_links(next);
+    if (instance.problem.cost_model == CostModel::kPipeline) return instance;
+  }
+}
+
+// The longest stage or transfer, as classes count it.
+double longest_of(const Problem& problem, const Evaluation& plan) {
+  const double directions = problem.schedule == PipelineSchedule::kGPipe ? 2 : 1;
+  double longest = 0;
+  for (const StageCost& stage : plan.stages) {
+    longest = std::max({longest, stage.forward_seconds + stage.backward_seconds, directions * stage.transfer_seconds});
+  }
+  return longest;
+}
+
+TEST(PipelinePaths, ChargeNoPlanOfTheirClassMoreThanItTakes) {
+  int of_several_stages = 0;
+  int whole = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const Instance instance = pipeline_instance(seed);
+    SCOPED_TRACE(instance.words);
+    const Problem& problem = instance.problem;
+    const PipelineStages stages(problem);
+    PipelinePaths paths(stages);
+    Random random(mix({seed, 1}));
+    for (std::uint64_t i = 0; i < 60; ++i) {
+      Candidate plan = random_candidate(problem, mix({seed, i}));
+      for (StageChoice& stage : plan) stage.recompute = false;  // where it must, a path takes less: of another class
+      const Evaluation evaluation = evaluate(problem, plan, {});
+      if (!evaluation.feasible) continue;
+      const double longest = longest_of(problem, evaluation);
+      const auto count = static_cast<int>(plan.size());
+      PathCharges charges{.second = random.uniform() / evaluation.step_seconds,
+                          .price = random.uniform() / (1e-9 + evaluation.hourly_cost),
+                          .low = longest * (1 - 0.2 * random.uniform() - 1e-9),
+                          .high = longest * (1 + 0.2 * random.uniform())};
+      double taken = charges.second * evaluation.step_seconds + charges.price * evaluation.hourly_cost;
+      for (std::size_t type = 0; type < problem.types.size(); ++type) {
+        charges.device.push_back(0.1 * random.uniform());
+        taken += charges.device[type] * static_cast<double>(evaluation.used[type]);
+      }
+      const auto of_class = [&](int min_stages, int max_stages, bool roughly) {
+        charges.min_stages = min_stages;
+        charges.max_stages = max_stages;
+        charges.roughly = roughly;
+        const double least = paths.shortest(charges);
+        EXPECT_LE(least, taken * (1 + 1e-9)) << count << " stages; from " << min_stages << " to " << max_stages;
+        const Candidate path = paths.path();
+        EXPECT_GE(path.size(), static_cast<std::size_t>(min_stages));
+        EXPECT_LE(path.size(), static_cast<std::size_t>(max_stages > 0 ? max_stages : problem.layer_count()));
+        int next = 0;
+        for (const StageChoice& stage : path) {
+          EXPECT_EQ(stage.first, next);
+          EXPECT_LE(stage.first, stage.last);
+          next = stage.last + 1;
+        }
+        EXPECT_EQ(next, problem.layer_count());
+      };
+      of_class(1, 0, true);
+      of_class(1, 0, false);
+      of_class(1, count, false);
+      of_class(count, count, false);
+      of_class(count, 0, false);
+      of_several_stages += count > 1 ? 1 : 0;
+      whole += count == 1 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(of_several_stages, 500);
+  EXPECT_GT(whole, 20);
+}
+
+TEST(PipelineRelaxation, BoundsWhatBruteForceFinds) {
+  int proved = 0;
+  int infeasible = 0;
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    const Instance instance = pipeline_instance(seed + 100);
+    SCOPED_TRACE(instance.words);
+    const Request request{.problem = instance.problem, .objective = instance.objective, .seconds = 1e6};
+    const auto reference = plan_brute_force(request);
+    ASSERT_TRUE(reference) << reference.error().message;
+    const double optimum = compute_value(*reference, instance.objective.criterion);
+    Search search(request);
+    const PipelineStages stages(instance.problem);
+    const PlanValue plan_value = make_plan_value(instance.problem, instance.objective);
+    PipelineRelaxation relaxation(request, stages, plan_value, search, std::numeric_limits<double>::infinity());
+    int looks = 0;
+    double bound = 0;
+    for (const int end : {20, 200, 2000}) {  // where it is stopped, it goes on from
+      bound = relaxation.run([&] { return ++looks > end; });
+      EXPECT_LE(std::min(bound, relaxation.best()), optimum * (1 + 1e-9));
+      EXPECT_GE(relaxation.best(), optimum * (1 - 1e-9));
+    }
+    infeasible += reference->best ? 0 : 1;
+    proved += reference->best && bound >= optimum * (1 - 1e-9) ? 1 : 0;
+  }
+  EXPECT_GT(proved, 10);
+  EXPECT_GT(infeasible, 0);
+}
+
+}  // namespace
+}  // namespace motley::planning
