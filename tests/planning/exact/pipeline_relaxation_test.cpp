@@ -20,7 +20,7 @@ Instance pipeline_instance(std::uint64_t seed) {
 }
 
 // The longest stage or transfer, as classes count it.
-double longest_of(const Problem& problem, const Evaluation& plan) {
+double find_longest(const Problem& problem, const Evaluation& plan) {
   const double directions = problem.schedule == PipelineSchedule::kGPipe ? 2 : 1;
   double longest = 0;
   for (const StageCost& stage : plan.stages) {
@@ -44,7 +44,7 @@ TEST(PipelinePaths, ChargeNoPlanOfTheirClassMoreThanItTakes) {
       for (StageChoice& stage : plan) stage.recompute = false;  // where it must, a path takes less: of another class
       const Evaluation evaluation = evaluate(problem, plan, {});
       if (!evaluation.feasible) continue;
-      const double longest = longest_of(problem, evaluation);
+      const double longest = find_longest(problem, evaluation);
       const auto count = static_cast<int>(plan.size());
       PathCharges charges{.second = random.uniform() / evaluation.step_seconds,
                           .price = random.uniform() / (1e-9 + evaluation.hourly_cost),

@@ -6,7 +6,6 @@ namespace motley::planning {
 namespace {
 
 constexpr double kLongest = 1e300;       // of what fits into memory
-constexpr double kReturns = 0.3;         // the part of the bound for fewer stages than micro-batches
 constexpr double kLeastCharge = 1e-200;  // of a second, so that what takes for ever is not for nothing
 
 }  // namespace
@@ -39,8 +38,8 @@ PipelinePaths::PipelinePaths(const PipelineStages& stages)
   }
   begins_.push_back(kinds_);
   kind_charges_.resize(kinds_);
-  for (auto& charges : charges_of_) charges.resize(kinds_);
-  charges_of_longest_.resize(kinds_);
+  for (auto& charges : part_charges_) charges.resize(kinds_);
+  longest_charges_.resize(kinds_);
 }
 
 void PipelinePaths::set_charges(const PathCharges& charges) {
@@ -56,44 +55,44 @@ void PipelinePaths::set_charges(const PathCharges& charges) {
         static_cast<double>(devices.replicas) * (charges.price * price + charges.device[index(devices.type)]);
   }
   const bool are_fewer = charges.max_stages > 0 && charges.max_stages < problem.micro_batches;
-  returns_ = !are_fewer || !stages_.one_forward_one_backward() ? 0 : charges.max_stages == 1 ? 1 : kReturns;
+  returns_ = !are_fewer || !stages_.one_forward_one_backward() ? 0 : charges.max_stages == 1 ? 1 : charges.returns;
 }
 
-double PipelinePaths::seconds_of(std::size_t stage, int part, bool is_longest) const {
+double PipelinePaths::stage_seconds(std::size_t stage, int part, bool is_longest) const {
   const double seconds = seconds_[stage];
   if (seconds > charges_.high || (is_longest && seconds <= charges_.low)) return kInfinity;
-  return is_longest           ? seconds_of_longest(seconds, repeated_[stage])
+  return is_longest           ? longest_seconds(seconds, repeated_[stage])
          : part == kFromStage ? (1 + returns_) * seconds - returns_ * charges_.low
                               : seconds;
 }
 
-double PipelinePaths::seconds_of_longest(double seconds, double repeated) const {
+double PipelinePaths::longest_seconds(double seconds, double repeated) const {
   const auto all = static_cast<double>(stages_.problem().micro_batches);
   const double slope = all - (charges_.max_stages - 1);
   const double returning = all * charges_.low + slope * (seconds - charges_.low);
   return returns_ * returning + (1 - returns_) * (seconds + (all - 1) * repeated);
 }
 
-// charges_of_ and charges_of_longest_, of every kind.
+// part_charges_ and longest_charges_, of every kind.
 void PipelinePaths::charge_stages(std::size_t stage) {
   const double second = charges_.second;
   const double high = charges_.high;
   const double* seconds = &seconds_[stage];
   for (std::size_t kind = 0; kind < kinds_; ++kind) {
-    charges_of_[kBefore][kind] = seconds[kind] > high ? kInfinity : second * seconds[kind];
+    part_charges_[kBefore][kind] = seconds[kind] > high ? kInfinity : second * seconds[kind];
   }
   if (charges_.roughly) return;
   const double low = charges_.low;
   const double* repeated = &repeated_[stage];
   for (std::size_t kind = 0; kind < kinds_; ++kind) {
-    const double longest = seconds_of_longest(seconds[kind], repeated[kind]);
+    const double longest = longest_seconds(seconds[kind], repeated[kind]);
     const double behind = (1 + returns_) * seconds[kind] - returns_ * low;
-    charges_of_[kFromStage][kind] = seconds[kind] > high ? kInfinity : second * behind;
-    charges_of_longest_[kind] = seconds[kind] > high || seconds[kind] <= low ? kInfinity : second * longest;
+    part_charges_[kFromStage][kind] = seconds[kind] > high ? kInfinity : second * behind;
+    longest_charges_[kind] = seconds[kind] > high || seconds[kind] <= low ? kInfinity : second * longest;
   }
 }
 
-double PipelinePaths::seconds_of_transfer(double transfer, int part, bool is_longest) const {
+double PipelinePaths::transfer_seconds(double transfer, int part, bool is_longest) const {
   const double directions = stages_.one_forward_one_backward() ? 1 : 2;
   const double seconds = directions * transfer;
   if (seconds > charges_.high || (is_longest && seconds <= charges_.low)) return kInfinity;
@@ -136,8 +135,8 @@ void PipelinePaths::end_stages(int end) {
           ending[kind] = std::min(ending[kind], charges[kind] + charges_.second * closing[kind]);
         }
       };
-      begin_with(charges_of_[kBefore], &ending_[row(kBefore, 0, end)]);
-      if (parts() > 1) begin_with(charges_of_longest_, &ending_[row(kFromStage, 0, end)]);
+      begin_with(part_charges_[kBefore], &ending_[row(kBefore, 0, end)]);
+      if (parts() > 1) begin_with(longest_charges_, &ending_[row(kFromStage, 0, end)]);
       continue;
     }
     for (int state = 0; state < states_; ++state) {
@@ -145,11 +144,11 @@ void PipelinePaths::end_stages(int end) {
         if (before < 0 || (before == state && !is_open(state))) continue;
         const auto from = [&](int part) { return &before_[row(part, before, first)]; };
         const auto to = [&](int part) { return &ending_[row(part, state, end)]; };
-        relax(charges_of_[kBefore], from(kBefore), to(kBefore));
+        relax(part_charges_[kBefore], from(kBefore), to(kBefore));
         if (parts() == 1) continue;
-        relax(charges_of_longest_, from(kBefore), to(kFromStage));
-        relax(charges_of_[kFromStage], from(kFromStage), to(kFromStage));
-        relax(charges_of_[kBefore], from(kFromTransfer), to(kFromTransfer));
+        relax(longest_charges_, from(kBefore), to(kFromStage));
+        relax(part_charges_[kFromStage], from(kFromStage), to(kFromStage));
+        relax(part_charges_[kBefore], from(kFromTransfer), to(kFromTransfer));
       }
     }
   }
@@ -171,9 +170,9 @@ void PipelinePaths::add_transfers(int end) {
       for (std::size_t i = 0; i < behind; ++i) {
         const auto fewer = static_cast<int>(begins_[from] + std::min(i, counts - 1));
         const double transfer = stages_.transfer(end, fewer, static_cast<int>(begins_[to] + i));
-        charges_of_[kBefore][i] = charges_.second * seconds_of_transfer(transfer, kBefore, false);
-        charges_of_[kFromStage][i] = charges_.second * seconds_of_transfer(transfer, kFromStage, false);
-        charges_of_longest_[i] = charges_.second * seconds_of_transfer(transfer, kFromTransfer, true);
+        part_charges_[kBefore][i] = charges_.second * transfer_seconds(transfer, kBefore, false);
+        part_charges_[kFromStage][i] = charges_.second * transfer_seconds(transfer, kFromStage, false);
+        longest_charges_[i] = charges_.second * transfer_seconds(transfer, kFromTransfer, true);
       }
       for (int state = 0; state < states_; ++state) {
         const auto relax = [&](const std::vector<double>& charges, int from_part, int part) {
@@ -187,11 +186,11 @@ void PipelinePaths::add_transfers(int end) {
             before[i] = std::min({before[i], up_to, rest_[i + 1] + charges[i]});
           }
         };
-        relax(charges_of_[kBefore], kBefore, kBefore);
+        relax(part_charges_[kBefore], kBefore, kBefore);
         if (parts() == 1) continue;
-        relax(charges_of_longest_, kBefore, kFromTransfer);
-        relax(charges_of_[kFromStage], kFromStage, kFromStage);
-        relax(charges_of_[kBefore], kFromTransfer, kFromTransfer);
+        relax(longest_charges_, kBefore, kFromTransfer);
+        relax(part_charges_[kFromStage], kFromStage, kFromStage);
+        relax(part_charges_[kBefore], kFromTransfer, kFromTransfer);
       }
     }
   }
@@ -204,7 +203,7 @@ void PipelinePaths::visit_stages_before(int end, const Place& place, Visit visit
     for (const int part : {static_cast<int>(kBefore), place.part}) {
       if (part != place.part && place.part != kFromStage) continue;
       const bool is_longest = part != place.part;
-      const double seconds = seconds_of(stage(first, end) + place.kind, place.part, is_longest);
+      const double seconds = stage_seconds(stage(first, end) + place.kind, place.part, is_longest);
       if (seconds == kInfinity) continue;
       if (first == 0) {
         const bool is_first = place.state == 0 && (place.part == kBefore || is_longest);
@@ -257,7 +256,7 @@ Candidate PipelinePaths::path() const {
       if (part != behind.part && behind.part != kFromTransfer) continue;
       for (std::size_t one = 0; one < kinds_; ++one) {
         const double transfer = stages_.transfer(end, static_cast<int>(one), kind);
-        const double seconds = seconds_of_transfer(transfer, behind.part, part != behind.part);
+        const double seconds = transfer_seconds(transfer, behind.part, part != behind.part);
         if (seconds == kInfinity) continue;
         const double charge = ending_[row(part, behind.state, end) + one] + charges_.second * seconds;
         if (charge >= least) continue;

@@ -32,6 +32,7 @@ struct PathCharges {
   int min_stages = 1;
   int max_stages = 0;  // 0: any number
   bool roughly = false;
+  double returns = 0.3;  // share of the last bound in the mean, where it holds
 };
 
 // Not for several threads at a time.
@@ -64,10 +65,10 @@ class PipelinePaths {
   void set_charges(const PathCharges& charges);
   // Of a stage of a part: seconds of a step that are charged for; infinity: not allowed. Of the longest: the first of
   // its part.
-  double seconds_of(std::size_t stage, int part, bool is_longest) const;
-  double seconds_of_longest(double seconds, double repeated) const;
+  double stage_seconds(std::size_t stage, int part, bool is_longest) const;
+  double longest_seconds(double seconds, double repeated) const;
   void charge_stages(std::size_t stage);
-  double seconds_of_transfer(double transfer, int part, bool is_longest) const;
+  double transfer_seconds(double transfer, int part, bool is_longest) const;
   void end_stages(int end);
   void add_transfers(int end);
   template <class Visit>
@@ -85,12 +86,12 @@ class PipelinePaths {
   int states_ = 1;
   double returns_ = 0;  // the share of the bound for fewer stages than micro-batches, in the mean of both
   std::vector<double> kind_charges_;
-  std::vector<double> charges_of_[kFromTransfer];  // [kind], of a stage or transfer of a part; behind a longest
-                                                   // transfer like before it
-  std::vector<double> charges_of_longest_;         // likewise, of the first of a part
-  std::vector<double> ending_;                     // by row(): the last stage before the cut is of the kind
-  std::vector<double> before_;                     // by row(): the stage behind the cut is of the kind
-  std::vector<double> rest_;                       // of one type's counts: the least from one on
+  std::vector<double> part_charges_[kFromTransfer];  // [kind], of a stage or transfer of a part; behind a longest
+                                                     // transfer like before it
+  std::vector<double> longest_charges_;              // likewise, of the first of a part
+  std::vector<double> ending_;                       // by row(): the last stage before the cut is of the kind
+  std::vector<double> before_;                       // by row(): the stage behind the cut is of the kind
+  std::vector<double> rest_;                         // of one type's counts: the least from one on
 };
 
 }  // namespace motley::planning

@@ -13,6 +13,7 @@
 #include "motley/planning/exact/pipeline_relaxation.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <utility>
@@ -20,14 +21,16 @@
 namespace motley::planning {
 namespace {
 
-constexpr double kNoBetter = 1 - 1e-10;    // plans that are better by less than this are not looked for
-constexpr double kBelowFirst = 1 + 1e-12;  // the first class begins below what it may not miss
-constexpr double kFirstRatio = 1.3;        // of a class's longest and shortest w
-constexpr double kStagesFrom = 1.1;        // from which ratio on classes are divided by their stages
-constexpr double kLeastRatio = 1.0005;     // classes are divided up to
-constexpr int kManyStages = 9;             // and more are not told apart
-constexpr int kMaxLines = 8;
-constexpr double kWorthALine = 1.002;  // what a line is to raise the bound by, else it is the last
+constexpr double kNoBetter = 1 - 1e-10;               // plans that are better by less than this are not looked for
+constexpr double kBelowFirst = 1 + 1e-12;             // the first class begins below what it may not miss
+constexpr double kFirstRatio = 1.3;                   // of a class's longest and shortest w
+constexpr double kStagesFrom = 1.1;                   // from which ratio on classes are divided by their stages
+constexpr double kLeastRatio = 1.0005;                // classes are divided up to
+constexpr int kManyStages = 9;                        // and more are not told apart
+constexpr int kMaxLines = 8;                          // that are looked for at a time
+constexpr std::size_t kMostKept = 16;                 // of a class and of those that it is part of
+constexpr double kLeastGain = 1.002;                 // what a line is to raise the bound by, else it is the last
+constexpr std::array<double, 3> kReturns{0.3, 1, 0};  // PathCharges::returns, tried in turn
 constexpr int kSubgradients = 15;
 constexpr double kFirstAsked = 0.5;  // what is asked of the first subgradient, as a share of the bound
 constexpr double kShorter = 0.6;
@@ -110,6 +113,7 @@ std::vector<PipelineRelaxation::Class> PipelineRelaxation::divide(const Class& p
                      .min_stages = min_stages,
                      .max_stages = max_stages,
                      .bound = plans.bound,
+                     .region = plans.region,
                      .multipliers = plans.multipliers});
   };
   const double ratio = plans.high / plans.low;
@@ -164,34 +168,43 @@ double PipelineRelaxation::bound(Class& plans) {
                       .min_stages = plans.min_stages,
                       .max_stages = plans.max_stages,
                       .roughly = plans.min_stages == 1 && plans.max_stages == 0};
-  Region region;
-  const double seconds = for_price ? paths_.shortest(charges) : ascend(charges, plans, kInfinity);
-  region.min_step = std::max(seconds, static_cast<double>(problem_.micro_batches) * plans.low);
+  Region& region = plans.region;
+  const double fastest = static_cast<double>(problem_.micro_batches) * plans.low;
+  region.min_step = std::max(region.min_step, fastest);
   region.max_step = plan_value_.max_step;
-  if (!(region.min_step <= region.max_step) || seconds == kInfinity) return kInfinity;
+  if (!for_price || !region.is_begun) {
+    region.is_begun = true;
+    const double seconds = for_price ? paths_.shortest(charges) : ascend(charges, plans, kInfinity);
+    region.min_step = std::max(region.min_step, seconds);
+    if (seconds == kInfinity) return kInfinity;
+    if (for_price) propose(paths_.path());
+    charges.second = 0;
+    charges.price = plan_value_.per_step_and_price;
+    region.min_rate = plan_value_.per_step_second + (for_price ? paths_.shortest(charges) : 0);
+  }
+  if (!(region.min_step <= region.max_step)) return kInfinity;
   if (!for_price) return plan_value_.per_step_second * region.min_step;
-  propose(paths_.path());
-  charges.second = 0;
   charges.price = plan_value_.per_step_and_price;
-  region.min_rate = plan_value_.per_step_second + paths_.shortest(charges);
   region.find_least();
-  for (int i = 0;
-       i < (plans.is_looked_at ? kMaxLines : 1) && region.value < best_ * kNoBetter && region.rate > 0 && !over_();
-       ++i) {
+  const bool has_means =
+      stages_.one_forward_one_backward() && plans.max_stages > 1 && plans.max_stages < problem_.micro_batches;
+  const auto are_left = [&] { return region.value < best_ * kNoBetter && region.rate > 0 && !over_(); };
+  bool is_exact = false;
+  std::size_t bound = 0;  // of kReturns
+  for (int lines = plans.is_looked_at ? kMaxLines : 1; lines > 0 && bound < kReturns.size() && are_left(); --lines) {
+    charges.returns = kReturns[bound];
     charges.second = region.rate / region.step;
     const double enough = 2 * std::sqrt(charges.second * best_);  // for the corner to be no better
     const double rest = plan_value_.per_step_second;
-    bool is_exact = false;
     const double least = ascend(charges, plans, enough - rest, &is_exact);
     if (least == kInfinity) return kInfinity;
     const double before = region.value;
+    if (region.lines.size() == kMostKept) region.lines.erase(region.lines.begin());
     region.lines.push_back({charges.second, least + rest});
     region.find_least();
-    if (region.value < before * kWorthALine) {
-      plans.is_looked_at = plans.is_looked_at || is_exact;
-      break;
-    }
+    if (region.value < before * kLeastGain) bound = has_means ? bound + 1 : kReturns.size();
   }
+  if (bound == kReturns.size() && is_exact) plans.is_looked_at = true;
   return region.value;
 }
 
@@ -241,7 +254,7 @@ double PipelineRelaxation::ascend(PathCharges charges, Class& plans, double enou
   return most;
 }
 
-double PipelineRelaxation::value_of(const Candidate& candidate) const {
+double PipelineRelaxation::evaluate_value(const Candidate& candidate) const {
   const Evaluation evaluation = evaluate(problem_, candidate, request_.objective);
   return evaluation.feasible ? value(evaluation, request_.objective.criterion) : kInfinity;
 }
@@ -260,14 +273,14 @@ void PipelineRelaxation::propose(Candidate candidate) {
     if (used[index(stage.type)] <= count) continue;
     stage.replicas = std::max<std::int64_t>(1, stage.replicas * count / used[index(stage.type)]);
   }
-  const double value = value_of(candidate);
+  const double value = evaluate_value(candidate);
   if (value < best_ * kPromising) improve(std::move(candidate), value);
 }
 
 // By more or fewer devices of a stage, and by moving a layer to the next one, as long as that brings something.
 void PipelineRelaxation::improve(Candidate candidate, double value) {
   const auto try_out = [&](const Candidate& changed) {
-    const double then = value_of(changed);
+    const double then = evaluate_value(changed);
     if (!(then < value)) return false;
     value = then;
     candidate = changed;

@@ -25,26 +25,15 @@ class PipelineRelaxation {
   void know(double best) { best_ = std::min(best_, best); }  // that there is such a plan
 
  private:
-  // Plans whose longest stage or transfer takes so long, and that have so many stages (see PathCharges).
-  struct Class {
-    double low = 0;
-    double high = 0;
-    int min_stages = 1;
-    int max_stages = 0;  // 0: any number
-    double bound = 0;
-    bool is_looked_at = false;        // more than briefly
-    std::vector<double> multipliers;  // of every type's devices, and of the price an hour
-  };
-  struct ComesLater {
-    bool operator()(const Class& a, const Class& b) const { return a.bound > b.bound; }
-  };
   // All plans of a class are on its right or above it: weight * step + rate >= least.
   struct Line {
     double weight = 0;
     double least = 0;
   };
-  // Steps and rates that the lines leave, and where their product is least.
+  // Steps and rates that the lines leave, and where their product is least. What holds for a class, holds for its
+  // parts.
   struct Region {
+    bool is_begun = false;
     double min_step = 0;
     double max_step = 0;
     double min_rate = 0;
@@ -52,6 +41,20 @@ class PipelineRelaxation {
     double step = 0, rate = 0, value = kInfinity;
 
     void find_least();
+  };
+  // Plans whose longest stage or transfer takes so long, and that have so many stages (see PathCharges).
+  struct Class {
+    double low = 0;
+    double high = 0;
+    int min_stages = 1;
+    int max_stages = 0;  // 0: any number
+    double bound = 0;
+    bool is_looked_at = false;  // more than briefly
+    Region region = {};
+    std::vector<double> multipliers;  // of every type's devices, and of the price an hour
+  };
+  struct ComesLater {
+    bool operator()(const Class& a, const Class& b) const { return a.bound > b.bound; }
   };
 
   void add(Class plans);
@@ -61,7 +64,7 @@ class PipelineRelaxation {
   std::vector<Class> divide(const Class& plans) const;
   void propose(Candidate candidate);
   void improve(Candidate candidate, double value);
-  double value_of(const Candidate& candidate) const;
+  double evaluate_value(const Candidate& candidate) const;
 
   const Request& request_;
   const Problem& problem_;
