@@ -49,8 +49,8 @@ constexpr int kStepsBetweenChecks = 1024;  // of the clock
 constexpr double kMaxKinds = 3000;
 constexpr double kMaxStages = 8e6;     // that the tables hold: half of the layers' pairs, of every kind
 constexpr int kLarge = 1000;           // layers times kinds of a stage, from where on the relaxation pays
-constexpr double kRelaxedPart = 0.3;   // of the time, for the relaxation before the search
-constexpr double kSearchedPart = 0.3;  // and for the search before the relaxation goes on
+constexpr double kFirstPart = 0.05;    // of the time, for the relaxation before the search
+constexpr double kSearchedPart = 0.2;  // and for the search before the relaxation goes on
 
 // Every stage is looked at with every number of replicas.
 double count_kinds(const Problem& problem) {
@@ -87,7 +87,7 @@ class PipelineSearch {
     std::optional<PipelineRelaxation> relaxation;
     if (stages_.layers() * stages_.kind_count() > kLarge) {
       relaxation.emplace(request_, stages_, plan_value_, search_, best_);
-      bound = relax(*relaxation, kRelaxedPart);
+      bound = relax(*relaxation, kFirstPart);
       begin_ = search_.seconds();
       end_ = begin_ + kSearchedPart * request_.seconds;
     }

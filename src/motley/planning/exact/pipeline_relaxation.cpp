@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iterator>
 #include <utility>
 
 namespace motley::planning {
@@ -29,7 +28,7 @@ constexpr double kLeastRatio = 1.0005;                // classes are divided up 
 constexpr int kManyStages = 9;                        // and more are not told apart
 constexpr int kMaxLines = 8;                          // that are looked for at a time
 constexpr std::size_t kMostKept = 16;                 // of a class and of those that it is part of
-constexpr double kLeastGain = 1.002;                 // what a line is to raise the bound by, else it is the last
+constexpr double kLeastGain = 1.002;                  // what a line is to raise the bound by, else it is the last
 constexpr std::array<double, 3> kReturns{0.3, 1, 0};  // PathCharges::returns, tried in turn
 constexpr int kSubgradients = 15;
 constexpr double kFirstAsked = 0.5;  // what is asked of the first subgradient, as a share of the bound
@@ -230,7 +229,11 @@ double PipelineRelaxation::ascend(PathCharges charges, Class& plans, double enou
       excess[index(stage.type)] += replicas;
       excess[types] += replicas * problem_.type(stage.type).price_per_hour;
     }
-    const auto scale = [&](std::size_t limit) { return limit < types ? problem_.types[limit].price_per_hour : 1; };
+    // A typical charge of a unit of a limit, so that all are charged in proportion.
+    const auto scale = [&](std::size_t limit) {
+      const double of_unit = limit < types ? problem_.types[limit].price_per_hour : 1;
+      return price > 0 && of_unit > 0 ? of_unit : 1 / std::max(1.0, limits_[limit]);
+    };
     double norm = 0;
     for (std::size_t limit = 0; limit <= types; ++limit) {
       if (tried[limit] > 0) value -= tried[limit] * limits_[limit];
