@@ -13,6 +13,9 @@
 // the charged shortest paths as bounds. Labels are kept up to a width; where that leaves a gap, the interval is
 // searched again with more. Cost caps bound the same measure. Where the rate itself is the objective, an interval is
 // dropped when no path in it is within the limits, and its bound is its lower end.
+//
+// Multipliers for many types take long to become good. So what is not proved after most of the time is, in the rest of
+// it, searched as if there were devices without end: without multipliers a bound rises fast.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -39,6 +42,8 @@ constexpr int kTries = 20;
 constexpr int kFirstSteps = 200;
 constexpr int kSteps = 30;
 constexpr double kFirstStride = 0.1;
+constexpr double kLimitedPart = 0.8;                 // of the time, for the search within the limits on devices
+constexpr std::int64_t kWithoutEnd = 1'000'000'000;  // devices
 constexpr double kStride = 0.01;
 
 struct Node {
@@ -53,7 +58,8 @@ struct Node {
 class RateSearch {
  public:
   explicit RateSearch(const Request& request)
-      : problem_(request.problem),
+      : request_(request),
+        problem_(request.problem),
         objective_(request.objective),
         times_(problem_, objective_.max_hourly_cost),
         search_(request),
@@ -73,6 +79,7 @@ class RateSearch {
       price += static_cast<double>(type.count) * type.price_per_hour;
     }
     limits_.price_per_hour = objective_.max_hourly_cost * (1 + kTolerance);
+    is_limited_ = for_cost_ && std::ranges::any_of(problem_.types, &has_few);
     root_.low = times_.fastest();
     root_.high = times_.slowest();
     if (objective_.min_throughput > 0) {
@@ -90,21 +97,41 @@ class RateSearch {
            .charges = std::vector<double>(problem_.types.size() + 1),
            .segments = std::make_shared<const std::vector<Segment>>(times_.segments(root_.high))});
     }
-    while (!nodes_.empty() && !search_.over()) {
+    while (!nodes_.empty() && !over()) {
       std::ranges::pop_heap(nodes_, later_);
       Node node = std::move(nodes_.back());
       nodes_.pop_back();
       if (for_cost_) search_.prove(std::min(stuck_, node.bound) * unit_);  // the least of all that are left
       if (node.bound < limit()) process(std::move(node));
     }
+    double bound = std::min(best_, open_bound());
+    const bool is_cut_short = bound < limit() && over();
+    if (is_cut_short && !search_.over()) bound = std::min(best_, std::max(bound, bound_without_limits()));
     Answer answer = search_.answer();
-    const double bound = std::min(best_, open_bound());
+    answer.stopped = answer.stopped || is_cut_short;
     answer.proved = !(bound < limit());
     answer.bound = std::isfinite(bound) ? bound * unit_ : 0;
     return answer;
   }
 
  private:
+  static bool has_few(const Type& type) { return type.count < kWithoutEnd; }
+
+  bool over() { return search_.over() || (is_limited_ && search_.seconds() > kLimitedPart * request_.seconds); }
+
+  // In what is left of the time.
+  double bound_without_limits() {
+    Problem problem = problem_;
+    for (Type& type : problem.types) type.count = std::max(type.count, kWithoutEnd);
+    const Request request{.problem = problem,
+                          .objective = objective_,
+                          .seed = request_.seed,
+                          .seconds = request_.seconds - search_.seconds(),
+                          .clock = request_.clock,
+                          .stop = request_.stop};
+    return RateSearch(request).run().bound / unit_;
+  }
+
   // Values from here on are not looked for.
   double limit() const { return best_ * (1 - kEqualCost); }
   // Paths that cost as much are of no use.
@@ -136,7 +163,7 @@ class RateSearch {
       return;
     }
     const LabelResult found =
-        search_labels(graph, limits_, bundle(node.charges), cost_limit(), node.width, [&] { return search_.over(); });
+        search_labels(graph, limits_, bundle(node.charges), cost_limit(), node.width, [&] { return over(); });
     if (for_cost_) node.bound = std::max(node.bound, found.bound);
     if (found.path) propose(*found.path);
     if (!(found.bound < cost_limit())) return;
@@ -162,15 +189,15 @@ class RateSearch {
   // Searches for better plans in the node near the best one: random parts of the model are planned anew, while the
   // other layers stay as they are. Ends when some parts in a row have brought nothing.
   void improve(const Node& node) {
-    for (int failures = 0; failures < kTries && std::isfinite(best_) && !search_.over();) {
+    for (int failures = 0; failures < kTries && std::isfinite(best_) && !over();) {
       const double before = best_;
       Node part = node;
       part.interval.high = for_cost_ ? part.interval.high : limit();
       part.segments = std::make_shared<const std::vector<Segment>>(segments_around_best(*node.segments));
       StageGraph graph(times_, *part.segments, part.interval, measure_);
       if (ascend(graph, part, kSteps, kStride).value < cost_limit()) {
-        const LabelResult found = search_labels(graph, limits_, bundle(part.charges), cost_limit(), kPartWidth,
-                                                [&] { return search_.over(); });
+        const LabelResult found =
+            search_labels(graph, limits_, bundle(part.charges), cost_limit(), kPartWidth, [&] { return over(); });
         if (found.path) propose(*found.path);
       }
       failures = best_ < before ? 0 : failures + 1;
@@ -222,7 +249,7 @@ class RateSearch {
     std::vector<double> charges = node.charges;
     Ascent best{.value = -kInfinity};
     std::vector<double> excess(types + 1);
-    for (int i = 0; i < steps && !search_.over(); ++i) {
+    for (int i = 0; i < steps && !over(); ++i) {
       const Charges charged = compute_charges(charges);
       const double value = graph.shortest(charged.device) - charged.refund;
       if (value == kInfinity) return {.value = kInfinity};
@@ -380,11 +407,13 @@ class RateSearch {
     }
   };
 
+  const Request& request_;
   const Problem& problem_;
   const Objective& objective_;
   SegmentTimes times_;
   Search search_;
   bool for_cost_;
+  bool is_limited_ = false;  // by counts of devices
   Later later_;
   double unit_ = 1;
   Measure measure_ = Measure::kCost;
