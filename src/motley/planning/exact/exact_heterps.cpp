@@ -208,7 +208,9 @@ class RateSearch {
     const int layers = problem_.layer_count();
     std::vector<bool> open(index(layers));
     for (std::uint64_t windows = 1 + random_.below(3); windows > 0; --windows) {
-      const int length = 1 + layers / 16 + static_cast<int>(random_.below(static_cast<std::uint64_t>(1 + layers / 8)));
+      const int length =
+          1 + layers / 16 +
+          static_cast<int>(random_.below(static_cast<std::uint64_t>(1) + static_cast<std::uint64_t>(layers / 8)));
       const int first = static_cast<int>(random_.below(static_cast<std::uint64_t>(layers)));
       std::fill(open.begin() + first, open.begin() + std::min(layers, first + length), true);
     }

@@ -45,7 +45,7 @@ class SegmentTimes {
   std::vector<Segment> segments(double seconds) const;
 
  private:
-  std::size_t at(int layer, int type) const { return static_cast<std::size_t>(layer * types_ + type); }
+  std::size_t at(int layer, int type) const { return index(layer) * index(types_) + index(type); }
 
   int layers_;
   int types_;
@@ -117,9 +117,7 @@ class StageGraph {
   double max_devices(std::size_t index) const;
 
  private:
-  std::size_t slot(int layer, int previous) const {
-    return static_cast<std::size_t>(layer * (times_.types() + 1) + previous);
-  }
+  std::size_t slot(int layer, int previous) const { return index(layer) * index(times_.types() + 1) + index(previous); }
   double cost_after(std::size_t index, int previous) const;
   Step step(const Segment& segment, const HeterpsStage& stage) const;
   Step step(std::size_t index, int previous) const;
