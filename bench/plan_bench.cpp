@@ -127,8 +127,9 @@ class PlanBench {
       std::vector<double> binding_gaps;
       std::vector<double> tight_gaps;
       bool all_proved = true;
-      int binding_without = 0,
-          tight_without = 0;  // problems that are proved to have no plan, or for which none is found
+      // Problems that are proved to have no plan, or for which none is found.
+      int binding_without = 0;
+      int tight_without = 0;
       for (std::uint64_t seed = 1; seed <= (options_.quick ? 1u : 5u); ++seed) {
         say(fmt::format("{}x{}, seed {}", size.layers, size.types, seed));
         planning::Problem problem =

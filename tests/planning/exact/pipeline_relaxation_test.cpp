@@ -85,6 +85,33 @@ TEST(PipelinePaths, ChargeNoPlanOfTheirClassMoreThanItTakes) {
   EXPECT_GT(whole, 20);
 }
 
+// A stage that makes its activations once more holds its input, and so may fit with the layer before and not without.
+TEST(PipelineRelaxation, KnowsThatALongerStageMayFitWhereAShorterDoesNot) {
+  Problem problem =
+      random_problem({.layers = 3, .types = 1, .cost_model = CostModel::kPipeline, .min_count = 2, .max_count = 2}, 1);
+  problem.allow_recompute = true;
+  problem.batch = problem.micro_batches = 4;  // of one sample: no stage has several devices
+  const double memory = problem.types[0].memory_bytes = 1e9;
+  const double activations[] = {0.1, 0.6, 0.5};
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    problem.layers[layer].parameter_bytes = 0;
+    problem.layers[layer].activation_bytes = activations[layer] * memory;
+  }
+  problem.cut_bytes = {1, memory, 1, 0};
+  const Request request{.problem = problem, .objective = {.criterion = Criterion::kMinStepTime}};
+  const auto reference = plan_brute_force(request);
+  ASSERT_TRUE(reference && reference->best);
+  ASSERT_EQ(reference->best->front().last, 1);
+  Search search(request);
+  const PipelineStages stages(problem);
+  const PlanValue plan_value = make_plan_value(problem, request.objective);
+  PipelineRelaxation relaxation(request, stages, plan_value, search, std::numeric_limits<double>::infinity());
+  int looks = 0;
+  EXPECT_LE(relaxation.run([&] { return ++looks > 200; }),
+            compute_value(*reference, Criterion::kMinStepTime) * (1 + 1e-9));
+  EXPECT_LT(relaxation.best(), std::numeric_limits<double>::infinity());
+}
+
 TEST(PipelineRelaxation, BoundsWhatBruteForceFinds) {
   int proved = 0;
   int infeasible = 0;

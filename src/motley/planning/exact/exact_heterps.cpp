@@ -15,7 +15,7 @@
 // dropped when no path in it is within the limits, and its bound is its lower end.
 //
 // Multipliers for many types take long to become good. So what is not proved after most of the time is, in the rest of
-// it, searched as if there were devices without end: without multipliers a bound rises fast.
+// it, searched as if only a stage by itself had to keep to them: without multipliers a bound rises fast.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -43,7 +43,7 @@ constexpr int kFirstSteps = 200;
 constexpr int kSteps = 30;
 constexpr double kFirstStride = 0.1;
 constexpr double kLimitedPart = 0.8;                 // of the time, for the search within the limits on devices
-constexpr std::int64_t kWithoutEnd = 1'000'000'000;  // devices
+constexpr std::int64_t kWithoutEnd = 1'000'000'000;  // devices of a type, for all stages together
 constexpr double kStride = 0.01;
 
 struct Node {
@@ -57,11 +57,12 @@ struct Node {
 
 class RateSearch {
  public:
-  explicit RateSearch(const Request& request)
+  // limits: the problem with the devices that a stage may have.
+  RateSearch(const Request& request, const Problem& limits)
       : request_(request),
         problem_(request.problem),
         objective_(request.objective),
-        times_(problem_, objective_.max_hourly_cost),
+        times_(limits, objective_.max_hourly_cost),
         search_(request),
         for_cost_(objective_.criterion == Criterion::kMinCost),
         later_{for_cost_},
@@ -129,7 +130,7 @@ class RateSearch {
                           .seconds = request_.seconds - search_.seconds(),
                           .clock = request_.clock,
                           .stop = request_.stop};
-    return RateSearch(request).run().bound / unit_;
+    return RateSearch(request, problem_).run().bound / unit_;
   }
 
   // Values from here on are not looked for.
@@ -435,7 +436,7 @@ class RateSearch {
 }  // namespace
 
 Result<Answer> exact_heterps(const Request& request) {
-  return RateSearch(request).run();
+  return RateSearch(request, request.problem).run();
 }
 
 }  // namespace motley::planning

@@ -55,6 +55,10 @@ class PipelineStages {
   int kind_count() const { return static_cast<int>(kinds_.size()); }
   const Kind& kind(int kind) const { return kinds_[index(kind)]; }
   const StageTimes& at(int first, int end, int kind) const { return times_[place(first, end, kind)]; }
+  // In tables of all stages: the kinds of one stand side by side, and of each first layer only the ends behind it.
+  std::size_t place(int first, int end, int kind) const {
+    return index(first * (2 * layers() + 1 - first) / 2 + end - first - 1) * kinds_.size() + index(kind);
+  }
   // One micro-batch over a cut, in one direction.
   double transfer(int cut, int from, int to) const {
     const Way& way = ways_[index(from) * kinds_.size() + index(to)];
@@ -69,11 +73,6 @@ class PipelineStages {
     double latency = 0;
     double seconds_per_byte = 0;
   };
-
-  // Of each first layer only the ends behind it.
-  std::size_t place(int first, int end, int kind) const {
-    return index(first * (2 * layers() + 1 - first) / 2 + end - first - 1) * kinds_.size() + index(kind);
-  }
 
   const Problem& problem_;
   std::vector<Kind> kinds_;

@@ -17,6 +17,7 @@ PipelinePaths::PipelinePaths(const PipelineStages& stages)
   closing_.resize(index(layers_ + 1) * kinds_);
   for (int first = 0; first < layers_; ++first) {
     for (int end = first + 1; end <= layers_; ++end) {
+      double least = kInfinity;
       const std::int64_t in_flight = stages.in_flight(end == layers_ ? 1 : 2);
       for (std::size_t kind = 0; kind < kinds_; ++kind) {
         const StageTimes& times = stages.at(first, end, static_cast<int>(kind));
@@ -28,9 +29,9 @@ PipelinePaths::PipelinePaths(const PipelineStages& stages)
         repeated_[place] =
             stages.one_forward_one_backward() ? std::max(times.forward, backward) : times.forward + backward;
         if (first == 0) closing_[index(end) * kinds_ + kind] = times.closing;
+        least = std::min(least, times.forward + times.backward);
       }
-      const auto seconds = seconds_.begin() + static_cast<std::ptrdiff_t>(stage(first, end));
-      least_seconds_.push_back(*std::min_element(seconds, seconds + static_cast<std::ptrdiff_t>(kinds_)));
+      least_seconds_.push_back(least);
     }
   }
   for (std::size_t kind = 0; kind < kinds_; ++kind) {

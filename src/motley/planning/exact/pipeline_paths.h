@@ -57,9 +57,7 @@ class PipelinePaths {
   std::size_t row(int part, int state, int cut) const {
     return (index(part * states_ + state) * index(layers_ + 1) + index(cut)) * kinds_;
   }
-  std::size_t stage(int first, int end) const {
-    return index(first * (2 * layers_ + 1 - first) / 2 + end - first - 1) * kinds_;
-  }
+  std::size_t stage(int first, int end) const { return stages_.place(first, end, 0); }
   bool is_open(int state) const { return charges_.max_stages == 0 && state + 1 == states_; }
   int parts() const { return charges_.roughly ? 1 : static_cast<int>(kParts); }
   void set_charges(const PathCharges& charges);
@@ -79,7 +77,7 @@ class PipelinePaths {
   const std::size_t kinds_;
   std::vector<std::size_t> begins_;    // of each type's kinds, and their number
   std::vector<double> seconds_;        // [stage][kind]: of a micro-batch; infinity: does not fit into memory
-  std::vector<double> least_seconds_;  // [stage]: of all kinds
+  std::vector<double> least_seconds_;  // [stage]: of all kinds, whether or not it fits: it grows with the stage
   std::vector<double> repeated_;       // [stage][kind]: of every further micro-batch at least
   std::vector<double> closing_;        // [end][kind]: once a step, of a stage that begins with the first layer
   PathCharges charges_;

@@ -101,6 +101,7 @@ std::vector<PipelineRelaxation::Class> PipelineRelaxation::first_classes() const
     classes.push_back({.low = begin, .high = end, .multipliers = none});
     if (end == kInfinity) break;
   }
+  if (classes.empty()) classes.push_back({.low = 0, .high = kInfinity, .multipliers = none});  // nothing takes time
   return classes;
 }
 
