@@ -185,10 +185,12 @@ class Heterps {
     MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
     MOTLEY_TRY(process->finish(Deadline::after(kPlanSeconds)));
     MOTLEY_ASSIGN(profile_, model::read_profile(file));
-    std::vector<std::string> flags = {"--model.name", model_->name, "--data.num-samples", std::to_string(kBatch),
-                                      "--threads",    "1",          "--device",           "cpu"};
+    std::vector<std::string> flags = {
+        "--model.name", model_->name, "--data.num-samples",  std::to_string(kBatch), "--threads", "1",
+        "--device",     "cpu",        "--global-batch-size", std::to_string(kBatch)};
     flags.insert(flags.end(), model_->flags.begin(), model_->flags.end());
     MOTLEY_ASSIGN(const model::Profile here, measure_profile(options_, job(), flags, kProfileBatches, kProfileSeconds));
+    profile_.graph.distinct_lookups = here.graph.distinct_lookups;  // of batches up to a whole step's
     const std::vector<model::LayerTime>& core = here.devices.at(0).layers;
     for (model::DeviceProfile& device : profile_.devices) {
       if (device.type == kCore) device.rule = here.devices[0].rule;

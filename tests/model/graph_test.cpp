@@ -100,6 +100,7 @@ TEST(Graph, CoarseningKeepsSumsAndDependencies) {
       sparse_bytes += layer.lookups * layer.row_bytes;
     }
     ASSERT_NEAR(sparse_bytes, sum(graph, &Layer::lookups) * 40, 1e-9);
+    ASSERT_EQ(coarse.distinct_lookups, graph.distinct_lookups);
 
     // Every dependency is there, and none that was not (but of the model's input, which block 0 may hand on).
     std::set<std::pair<int, int>> edges;
@@ -135,6 +136,29 @@ TEST(Graph, CoarseningKeepsSumsAndDependencies) {
     }
   }
   EXPECT_GT(carried_inputs, 20);
+}
+
+// 4 samples read 3 times the rows of one, 16 read 6 times: between them rows grow with the square root of the batch.
+TEST(Graph, ARowThatABatchReadsTwiceCountsOnce) {
+  const std::vector<DistinctLookups> counted = {{4, 0.75}, {16, 0.375}};
+  EXPECT_NEAR(distinct_rows(counted, 4), 3, 1e-12);
+  EXPECT_NEAR(distinct_rows(counted, 16), 6, 1e-12);
+  EXPECT_NEAR(distinct_rows(counted, 9), 3 * std::sqrt(9.0 / 4), 1e-12);
+  EXPECT_NEAR(distinct_rows(counted, 64), 12, 1e-12);
+  EXPECT_NEAR(distinct_rows(counted, 2), std::sqrt(3), 1e-12);
+  EXPECT_EQ(distinct_rows(counted, 1), 1);
+  EXPECT_EQ(distinct_rows(counted, 0.25), 0.25);
+  EXPECT_EQ(distinct_rows({}, 9), 9);
+  for (int seed = 0; seed < 100; ++seed) {
+    const Graph graph = random_graph(static_cast<std::uint64_t>(seed));
+    double before = 0;
+    for (double samples = 0.5; samples < 3000; samples *= 1.1) {
+      const double rows = distinct_rows(graph.distinct_lookups, samples);
+      ASSERT_GE(rows, before * (1 - 1e-12));
+      ASSERT_LE(rows, samples * (1 + 1e-12));
+      before = rows;
+    }
+  }
 }
 
 TEST(Graph, CoarseningJoinsTheDearestPairFirst) {

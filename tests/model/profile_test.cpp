@@ -59,9 +59,10 @@ Json complete() {
     "version": 2,
     "graph": {"name": "net", "source": "a paper", "input_bytes": 8, "layers": [
       {"name": "first", "kind": "embedding", "inputs": [], "parameters": 1, "activation_bytes": 2, "inner_bytes": 3,
-       "flops": 4, "lookups": 5, "repeated_lookups": 0.25,
+       "flops": 4, "lookups": 5,
        "embedding_row_bytes": 6, "num_embeddings": 7, "parameter_shapes": "8x4, 8"},
-      {"name": "second", "kind": "loss", "inputs": [0]}]},
+      {"name": "second", "kind": "loss", "inputs": [0]}],
+      "distinct_lookups": [{"batch_size": 4, "share": 0.75}]},
     "batch_size": 16,
     "state_arrays": 2,
     "devices": [{"type": "gpu", "origin": "scaled", "rule": "half of cpu", "threads": 3, "compute_fraction": 0.5,
@@ -107,11 +108,11 @@ TEST(Profile, ReadsEachFieldIntoItsPlace) {
                                              .inner_bytes = 3,
                                              .flops = 4,
                                              .lookups = 5,
-                                             .repeated_lookups = 0.25,
                                              .row_bytes = 6,
                                              .table_rows = 7,
                                              .parameter_shapes = "8x4, 8"}));
   EXPECT_EQ(profile->graph.layers[1], (Layer{.name = "second", .kind = LayerKind::kLoss, .inputs = {0}}));
+  EXPECT_EQ(profile->graph.distinct_lookups, (std::vector<DistinctLookups>{{4, 0.75}}));
   const DeviceProfile* device = profile->device("gpu");
   ASSERT_NE(device, nullptr);
   EXPECT_EQ(profile->device("tpu"), nullptr);
@@ -155,6 +156,8 @@ class SchemaWalk {
       visit_object(schema, at);
     } else if (schema.contains("items")) {
       EXPECT_THAT(with(file_, [&](Json& file) { file[at] = 3; }), HasSubstr("is 3; accepted is an array"));
+      // What of these is accepted depends on those beside them.
+      if (at == Pointer("/graph/distinct_lookups")) return;
       for (std::size_t i = 0; i < file_[at].size() && i < 1; ++i) {
         visit(schema.at("items"), at / i);
       }
@@ -226,6 +229,13 @@ TEST(Profile, RefusalsNameFileFieldValueAndWhatIsAccepted) {
   EXPECT_EQ(of("/devices/0/origin", "made-up"),
             "net.json: field 'devices[0].origin' is \"made-up\"; accepted is "
             "\"measured\", \"fitted\", \"scaled\", \"published\"");
+  EXPECT_THAT(of("/graph/distinct_lookups/0/batch_size", 1),
+              HasSubstr("net.json: graph 'net': field 'distinct_lookups[0].batch_size' is 1; accepted is a finite "
+                        "number above 1"));
+  EXPECT_THAT(of("/graph/distinct_lookups/0/share", 0.2),
+              HasSubstr("field 'distinct_lookups[0].share' is 0.2; accepted is a number from 0.25 to 1"));
+  EXPECT_THAT(of("/graph/distinct_lookups/0/share", 1.5), HasSubstr("'graph.distinct_lookups[0].share' is 1.5"));
+  EXPECT_THAT(of("/graph/distinct_lookups/0/shares", 1), HasSubstr("unknown field"));
   EXPECT_THAT(of("/graph/layers/1/inputs", {1}), HasSubstr("net.json: graph 'net': field 'layers[1].inputs'"));
   EXPECT_THAT(of("/graph/layers/1/inputs", {0.5}),
               HasSubstr("'graph.layers[1].inputs[0]' is 0.5; accepted is an integer"));

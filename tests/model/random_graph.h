@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "motley/base/random.h"
 #include "motley/model/graph.h"
 
@@ -31,6 +33,13 @@ inline Graph random_graph(std::uint64_t seed, int max_layers = 14) {
       }
     }
     graph.layers.push_back(std::move(layer));
+  }
+  DistinctLookups smaller;
+  for (std::uint64_t i = random.below(4); i > 0; --i) {
+    const double batch = smaller.batch * (2 + random.below(4));
+    const double least = smaller.batch * smaller.share / batch;
+    smaller = {batch, std::min(1.0, least * (1 + random.uniform()))};
+    graph.distinct_lookups.push_back(smaller);
   }
   return graph;
 }

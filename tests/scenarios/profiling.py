@@ -123,11 +123,14 @@ class Profile(Scenario):
         cluster, clicks = self.folder / "cluster.yaml", self.folder / "clicks.tsv"
         cluster.write_text("version: 2\ndevice_types: [{name: here, kind: cpu, count: 2, speed: "
                            "{flops_per_second: 1e6, memory_bandwidth: 1 GB/s, lookups_per_second: 1e5}}]\n")
-        clicks.write_text("".join("\t".join(["1", *["2"] * 13, *["aaaa"] * 25, f"{line:x}"]) + "\n" for line in range(6)))
+        clicks.write_text("".join("\t".join(["1", *["2"] * 13, *["aaaa"] * 25, f"{line:x}"]) + "\n" for line in range(24)))
         profile, _ = self.profile("--estimate", "--cluster", cluster, "--model.name", "ctrdnn", "--data.name", "criteo",
-                                  "--data.train", clicks, "--data.test", clicks, "--global-batch-size", 6)
+                                  "--data.train", clicks, "--data.test", clicks, "--global-batch-size", 24)
         self.assertEqual(profile["graph"]["layers"][0]["lookups"], 26)
-        self.assertAlmostEqual(profile["graph"]["layers"][0]["repeated_lookups"], 1 - (25 + 6) / (6 * 26))
+        counted = profile["graph"]["distinct_lookups"]
+        self.assertEqual([one["batch_size"] for one in counted], [6, 24])
+        for one in counted:
+            self.assertAlmostEqual(one["share"], (25 + one["batch_size"]) / (one["batch_size"] * 26))
 
     def test_refusals(self):
         self.assertIn("gpu=cpu*0.05", self.profile("--scale", "gpu=cpu", expect=2))

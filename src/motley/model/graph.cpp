@@ -114,7 +114,30 @@ Status validate(const Graph& graph) {
       }
     }
   }
+  DistinctLookups smaller;
+  for (std::size_t i = 0; i < graph.distinct_lookups.size(); ++i) {
+    const auto& [batch, share] = graph.distinct_lookups[i];
+    if (!(batch > smaller.batch) || !std::isfinite(batch)) {
+      return refused(fmt::format("'distinct_lookups[{}].batch_size' is {}", i, batch),
+                     fmt::format("is a finite number above {}", smaller.batch));
+    }
+    const double least = smaller.batch * smaller.share / batch;  // as many rows as the smaller batch
+    if (!(share >= least && share <= 1)) {
+      return refused(fmt::format("'distinct_lookups[{}].share' is {}", i, share),
+                     fmt::format("is a number from {} to 1", least));
+    }
+    smaller = graph.distinct_lookups[i];
+  }
   return {};
+}
+
+double distinct_rows(std::span<const DistinctLookups> counted, double samples) {
+  if (counted.empty() || samples <= 1) return samples;
+  const auto beyond = std::ranges::find_if(counted.first(counted.size() - 1),
+                                           [&](const DistinctLookups& one) { return samples <= one.batch; });
+  const DistinctLookups low = beyond == counted.begin() ? DistinctLookups{} : *std::prev(beyond);
+  const double exponent = std::log(beyond->share / low.share) / std::log(beyond->batch / low.batch);
+  return samples * low.share * std::pow(samples / low.batch, exponent);
 }
 
 std::vector<double> cut_bytes(const Graph& graph) {
@@ -137,7 +160,11 @@ Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* me
               const std::vector<double>& work) {
   const std::vector<int> last = last_readers(graph);
   const std::vector<Block> blocks = join_neighbours(graph, most, work);
-  Graph coarse{.name = graph.name, .source = graph.source, .input_bytes = graph.input_bytes};
+  Graph coarse{.name = graph.name,
+               .source = graph.source,
+               .input_bytes = graph.input_bytes,
+               .layers = {},
+               .distinct_lookups = graph.distinct_lookups};
   std::vector<int> block_of;
   std::vector<bool> reads_input(blocks.size(), false);
   bool is_input_carried = false;
@@ -151,7 +178,6 @@ Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* me
     }
     std::set<int> inputs;
     double sparse_bytes = 0;
-    double repeated = 0;
     for (int i = block.first; i <= block.last; ++i) {
       const Layer& layer = graph.layers[i];
       block_of.push_back(number);
@@ -171,12 +197,8 @@ Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* me
       joined.lookups += layer.lookups;
       joined.table_rows += layer.table_rows;
       sparse_bytes += layer.lookups * layer.row_bytes;
-      repeated += layer.lookups * layer.repeated_lookups;
     }
-    if (block.first != block.last && joined.lookups > 0) {
-      joined.row_bytes = sparse_bytes / joined.lookups;
-      joined.repeated_lookups = repeated / joined.lookups;
-    }
+    if (block.first != block.last && joined.lookups > 0) joined.row_bytes = sparse_bytes / joined.lookups;
     joined.inputs.assign(inputs.begin(), inputs.end());
     is_input_carried = is_input_carried || (reads_input[number] && !inputs.empty());
     coarse.layers.push_back(std::move(joined));

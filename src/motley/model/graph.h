@@ -2,6 +2,7 @@
 // the chain of cut points that a pipeline may be cut at.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,7 +42,6 @@ struct Layer {
   double inner_bytes = 0;        // kept inside it for the backward pass, beside its output (blocks, normalization)
   double flops = 0;              // of its forward pass; a multiply-add counts two
   double lookups = 0;            // rows of its sparse table that a sample reads
-  double repeated_lookups = 0;   // fraction of the lookups of a batch whose row it has already; it comes once
   double row_bytes = 0;          // of one row of that table
   double table_rows = 0;         // rows of that table in all
   std::string parameter_shapes;  // "24x5, 24"; empty where there are none, or they are not known
@@ -49,17 +49,33 @@ struct Layer {
   bool operator==(const Layer&) const = default;
 };
 
+// Of the lookups of a batch of so many samples, the share whose row no lookup before it reads: a row that a batch reads
+// twice comes once, and the more samples, the fewer of their rows are new.
+struct DistinctLookups {
+  double batch = 1;
+  double share = 1;
+
+  bool operator==(const DistinctLookups&) const = default;
+};
+
+// How many times the rows of one sample a batch of `samples` reads, each row once. Counted at some batches, 1 being one
+// of them; between two, as beyond the last, a power law (Heaps' law) through them. Nothing counted: no row is read
+// twice.
+double distinct_rows(std::span<const DistinctLookups> counted, double samples);
+
 struct Graph {
   std::string name;
-  std::string source;         // where its sizes come from
-  double input_bytes = 0;     // of one sample
-  std::vector<Layer> layers;  // in an order in which every layer comes after its inputs
+  std::string source;                             // where its sizes come from
+  double input_bytes = 0;                         // of one sample
+  std::vector<Layer> layers;                      // in an order in which every layer comes after its inputs
+  std::vector<DistinctLookups> distinct_lookups;  // in the job's data, by ascending batches; empty: all are distinct
 
   bool operator==(const Graph&) const = default;
 };
 
 // Errors (kInvalidInput, naming layer, field and value): no layers, repeated names, inputs that are not earlier layers
-// (a cycle), negative or non-finite sizes.
+// (a cycle), negative or non-finite sizes, batches of `distinct_lookups` that do not ascend or read fewer rows than a
+// smaller one.
 Status validate(const Graph& graph);
 
 // Bytes of one sample that must be sent when the chain of layers is cut before layer i, for i = 0 .. layers: every

@@ -48,14 +48,16 @@ static void fields(Archive& archive, Layer& layer) {
   archive.optional("inner_bytes", layer.inner_bytes, "Kept inside it for the backward pass, beside its output.");
   archive.optional("flops", layer.flops, "Of its forward pass; a multiply-add counts two. 0 where it is not known.");
   archive.optional("lookups", layer.lookups, "Rows of its sparse table that a sample reads.");
-  archive.optional("repeated_lookups", layer.repeated_lookups,
-                   {NumberIs::kFraction,
-                    "Of a batch's lookups, the fraction whose row the batch has already, in the job's data; such a row "
-                    "comes once."});
   archive.optional("embedding_row_bytes", layer.row_bytes, "Of one row of that table.");
   archive.optional("num_embeddings", layer.table_rows, "Rows of that table in all.");
   archive.optional("parameter_shapes", layer.parameter_shapes,
                    "Of its dense parameters, such as '24x5, 24'. None: not known.");
+}
+
+template <class Archive>
+static void fields(Archive& archive, DistinctLookups& lookups) {
+  archive.required("batch_size", lookups.batch, NumberIs::kPositive);
+  archive.required("share", lookups.share, NumberIs::kFraction);
 }
 
 template <class Archive>
@@ -64,6 +66,9 @@ static void fields(Archive& archive, Graph& graph) {
   archive.optional("source", graph.source, "Where its sizes come from.");
   archive.optional("input_bytes", graph.input_bytes, "Of the model's own input.");
   archive.required("layers", graph.layers, "In an order in which every layer comes after its inputs.");
+  archive.optional("distinct_lookups", graph.distinct_lookups,
+                   "Of a batch's lookups in the job's data, the share whose row it does not have already; such a row "
+                   "comes once. By ascending batches, from above 1; none: all are distinct.");
 }
 
 template <class Archive>

@@ -234,6 +234,12 @@ TEST(PipelineModel, SparseRowsAreMovedBesidesComputation) {
   const Evaluation with = evaluate(problem, candidate, {});
   EXPECT_NEAR(with.stages[0].forward_seconds, without.stages[0].forward_seconds + 10 * 50000 / 1e6, 1e-12);
   EXPECT_NEAR(with.stages[0].backward_seconds, without.stages[0].backward_seconds + 10 * 50000 / 1e6, 1e-12);
+
+  problem.distinct_lookups = {{5, 0.8}, {10, 0.6}};  // the rows of 4 samples, and of 6
+  const Evaluation alone = evaluate(problem, candidate, {});
+  EXPECT_NEAR(alone.stages[0].forward_seconds, without.stages[0].forward_seconds + 6 * 50000 / 1e6, 1e-12);
+  const Evaluation halved = evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 1}}, {});
+  EXPECT_NEAR(halved.stages[0].communication_seconds, 4 * 50000 / 1e6, 1e-12);
 }
 
 TEST(Violations, AreSaidWithNumbers) {

@@ -102,7 +102,7 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     cost.backward_seconds = stage.backward_seconds(k, choice.recompute);
     cost.compute_seconds = cost.forward_seconds + cost.backward_seconds;
     cost.transfer_seconds = last ? 0 : stage.transfer_seconds(k, static_cast<double>(candidate[s + 1].replicas));
-    cost.communication_seconds = std::max(stage.sparse_seconds * stage.samples / k, cost.transfer_seconds);
+    cost.communication_seconds = std::max(stage.rows_seconds(stage.samples / k), cost.transfer_seconds);
     cost.gradient_sync_seconds = stage.gradient_sync_seconds(k);
     cost.exposed_sync_seconds = stage.exposed_seconds(cost.gradient_sync_seconds, k);
     cost.update_seconds = stage.update_seconds;
@@ -203,14 +203,15 @@ struct Workers {
   int type;
   double count;
   PipelineStage stage;
-  double samples = 0;  // of each device
+  double row_seconds = 0;  // of a sample, one direction: the mean of those of an equal share
+  double samples = 0;      // of each device
 
   // Without samples there is nothing to do, not even what every batch takes.
-  double forward() const { return samples > 0 ? stage.forward.at(samples) + stage.sparse_seconds * samples : 0; }
-  double backward() const { return samples > 0 ? stage.backward.at(samples) + stage.sparse_seconds * samples : 0; }
+  double forward() const { return samples > 0 ? stage.forward.at(samples) + row_seconds * samples : 0; }
+  double backward() const { return samples > 0 ? stage.backward.at(samples) + row_seconds * samples : 0; }
   double samples_within(double seconds) const {
     const double left = seconds - stage.forward.fixed - stage.backward.fixed;
-    const double slope = stage.forward.per_sample + stage.backward.per_sample + 2 * stage.sparse_seconds;
+    const double slope = stage.forward.per_sample + stage.backward.per_sample + 2 * row_seconds;
     if (left < 0) return 0;
     return slope > 0 ? left / slope : kInfinity;
   }
@@ -240,7 +241,7 @@ double gradient_sync_seconds(GradientSync gradient_sync, double bytes, double de
   if (devices == 1 || gradient_sync == GradientSync::kNone) return 0;
   return gradient_sync == GradientSync::kRing
              ? 2 * (devices - 1) * (bytes / (devices * link.bytes_per_second) + link.latency_seconds)
-             : 2 * (bytes / link.bytes_per_second + link.latency_seconds);
+             : bytes / link.bytes_per_second + 2 * link.latency_seconds;
 }
 
 Link slowest_link(const Problem& problem, std::span<const int> types) {
@@ -261,12 +262,13 @@ Link slowest_link(const Problem& problem, std::span<const int> types) {
 HeterpsStage heterps_stage(const Problem& problem, int first, int last, int type, int previous) {
   const double profile_batch = problem.profile_batch;
   const double bytes_per_second = problem.type(type).bytes_per_second;
+  const double distinct = model::distinct_rows(problem.distinct_lookups, profile_batch) / profile_batch;
   HeterpsStage stage;
   for (int layer = first; layer <= last; ++layer) {
     const LayerOnType& times = problem.at(layer, type);
     const LayerSize& size = problem.layer(layer);
     const double compute = (times.forward.at(profile_batch) + times.backward.at(profile_batch)) / profile_batch;
-    double data = 2 * (size.sparse_bytes + size.parameter_bytes / profile_batch) / bytes_per_second;
+    double data = 2 * (distinct * size.sparse_bytes + size.parameter_bytes / profile_batch) / bytes_per_second;
     if (layer == first && previous >= 0) {
       data += 2 * problem.cut_bytes[index(first)] / problem.link(previous, type).bytes_per_second;
     }
@@ -328,6 +330,7 @@ PipelineStage pipeline_stage(const Problem& problem, int first, int last, int ty
     stage.activation_bytes += size.activation_bytes;
   }
   stage.sparse_seconds = sparse_bytes / device.bytes_per_second;
+  stage.distinct_lookups = problem.distinct_lookups;
   stage.input_bytes = problem.cut_bytes[index(first)];
   stage.state_bytes = problem.memory_per_parameter_byte * stage.parameter_bytes;
   if (next >= 0) {
@@ -512,7 +515,7 @@ StageCost mixed_stage_cost(const Problem& problem, const Plan& plan, const std::
       cost.forward_seconds = its.forward_seconds(k);
       cost.backward_seconds = its.backward_seconds(k, stage.recompute);
     }
-    sparse = std::max(sparse, its.sparse_seconds * its.samples / k);
+    sparse = std::max(sparse, its.rows_seconds(its.samples / k));
     cost.update_seconds = std::max(cost.update_seconds, its.update_seconds);
     cost.memory_bytes = std::max(cost.memory_bytes, its.memory_bytes(k, stage.recompute));
     types.push_back(group.type);
@@ -586,6 +589,7 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
                    .count = static_cast<double>(counts[index(t)]),
                    .stage = pipeline_stage(problem, 0, problem.layer_count() - 1, t, -1, 0, 1),
                    .samples = batch / devices});
+    all.back().row_seconds = all.back().stage.rows_seconds(batch / devices) / (batch / devices);
   }
   if (shares == BatchSplit::kBalanced) balance(all, batch);
 
@@ -598,7 +602,7 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
       cost.forward_seconds = one.forward();
       cost.backward_seconds = one.backward();
       cost.compute_seconds = one.forward() + one.backward();
-      cost.communication_seconds = one.stage.sparse_seconds * one.samples;
+      cost.communication_seconds = one.row_seconds * one.samples;
     }
     cost.update_seconds = std::max(cost.update_seconds, one.stage.update_seconds);
     const double memory = one.stage.state_bytes + one.samples * one.stage.activation_bytes;

@@ -32,16 +32,18 @@ using Candidate = std::vector<StageChoice>;
 //   DT = sum_l ODT_l / B_o * (1 - beta_l + beta_l / k)                                                  (2)
 //        + incoming / B_o * (1 - beta_first + beta_first / k)
 //   ET = max(CT, DT)                                                                                    (3)
-// OCT_l = forward(B_o) + backward(B_o); ODT_l = 2 (B_o sparse_bytes_l + parameter_bytes_l) / bytes_per_second of the
+// OCT_l = forward(B_o) + backward(B_o); ODT_l = 2 (rows(B_o) + parameter_bytes_l) / bytes_per_second of the
 // type; incoming = 2 B_o cut_bytes[first] / link(previous type, type), none for the first stage.
 //
+// rows_l(b) = sparse_bytes_l * model::distinct_rows(b), of a batch of b samples.
+//
 // kPipeline, seconds of one MICRO-BATCH of u = batch / micro_batches samples, k replicas taking u / k each:
-//   forward = sum_l forward_l(u / k) + sum_l sparse_bytes_l * (u / k) / bytes_per_second                (8)
+//   forward = sum_l forward_l(u / k) + sum_l rows_l(u / k) / bytes_per_second                          (8)
 //   backward = sum_l backward_l(u / k) [+ sum_l forward_l(u / k) when recomputing] + the same push      (9)
 //   transfer to the next stage, each direction =
 //     latency + u * cut_bytes[last + 1] / (bandwidth * min(k, k of the next stage))                     (10)
 //   exchange, once a step, none for k = 1: ring 2 (k - 1) (P / (k bytes_per_second) + latency),         (11)
-//     parameter server 2 (P / bytes_per_second + latency), P = parameter bytes of the stage
+//     parameter server, both directions at once, P / bytes_per_second + 2 latency; P = parameter bytes of the stage
 //   exposed part of it, after the stage's last backward: gradients go in buckets, from the last layer on, each once
 //     all layers in it are done and the bucket before it has been exchanged                             (11a)
 //     max over buckets of: exchange of it and of all after it - backward of the layers before those in it
@@ -138,7 +140,8 @@ struct PipelineStage {
   double in_flight = 1;  // micro-batches whose activations are held at once
   Affine forward;        // computation
   Affine backward;
-  double sparse_seconds = 0;  // pull of one sample's rows by one device
+  double sparse_seconds = 0;                                 // pull of one sample's rows by one device
+  std::span<const model::DistinctLookups> distinct_lookups;  // the problem's
   double parameter_bytes = 0;
   double activation_bytes = 0;
   double input_bytes = 0;   // of one sample
@@ -155,10 +158,14 @@ struct PipelineStage {
   std::vector<Bucket> buckets;  // empty: nothing to exchange
   double update_seconds = 0;    // of the weights, and what else a step takes once, by every device
 
-  double forward_seconds(double k) const { return forward.at(samples / k) + sparse_seconds * samples / k; }
+  // Rows of so many samples, one direction.
+  double rows_seconds(double of) const {
+    return sparse_seconds > 0 ? sparse_seconds * model::distinct_rows(distinct_lookups, of) : 0;
+  }
+  double forward_seconds(double k) const { return forward.at(samples / k) + rows_seconds(samples / k); }
   double backward_seconds(double k, bool recompute) const {
     const double computation = backward.at(samples / k) + (recompute ? forward.at(samples / k) : 0);
-    return computation + sparse_seconds * samples / k;
+    return computation + rows_seconds(samples / k);
   }
   double transfer_seconds(double k, double next) const { return send_latency + send_seconds / std::min(k, next); }
   double gradient_sync_seconds(double k) const {

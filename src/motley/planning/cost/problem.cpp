@@ -186,12 +186,13 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
   problem.allow_recompute = options.allow_recompute;
   if (profile.state_arrays) problem.memory_per_parameter_byte = 2 + *profile.state_arrays;  // weights and gradients
   problem.cut_bytes = model::cut_bytes(profile.graph);
+  problem.distinct_lookups = profile.graph.distinct_lookups;
   for (const model::Layer& layer : profile.graph.layers) {
     problem.layers.push_back({.name = layer.name,
                               .kind = layer.kind,
                               .parameter_bytes = kBytesPerParameter * layer.parameters,
                               .activation_bytes = layer.activation_bytes + layer.inner_bytes,
-                              .sparse_bytes = layer.lookups * (1 - layer.repeated_lookups) * layer.row_bytes,
+                              .sparse_bytes = layer.lookups * layer.row_bytes,
                               .flops = layer.flops,
                               .parameter_shapes = layer.parameter_shapes});
   }

@@ -62,7 +62,7 @@ struct LayerSize {
   model::LayerKind kind = model::LayerKind::kOther;
   double parameter_bytes = 0;   // dense, in all
   double activation_bytes = 0;  // kept for the backward pass
-  double sparse_bytes = 0;      // rows pulled in the forward pass, and pushed in the backward pass
+  double sparse_bytes = 0;      // rows pulled in the forward pass, and pushed in the backward pass, if alone
   double flops = 0;
   std::string parameter_shapes;  // as the profile has them
 };
@@ -81,6 +81,8 @@ struct Problem {
   std::vector<LayerOnType> table;  // layers x types, by rows
   std::vector<double> cut_bytes;   // layers + 1: sent for one sample when cut before that layer (model::cut_bytes)
   std::vector<Link> links;         // types x types, symmetric
+  // A row that a batch of samples reads twice is pulled once.
+  std::vector<model::DistinctLookups> distinct_lookups;
 
   double total_samples = 1;  // L * M: samples that the job trains on in all, for cost
   double profile_batch = 1;  // B_o: the batch at which OCT and ODT are taken (kHeterps)

@@ -45,7 +45,7 @@ std::vector<HeterpsStage> compute_rates(const Problem& problem, const std::vecto
     stages.push_back({.compute_fixed = (stage.forward.fixed + stage.backward.fixed) / stage.samples,
                       .compute_divided = stage.forward.per_sample + stage.backward.per_sample,
                       .data_fixed = 0,
-                      .data_divided = 2 * stage.sparse_seconds});
+                      .data_divided = 2 * stage.rows_seconds(stage.samples) / stage.samples});
   }
   return stages;
 }

@@ -279,6 +279,7 @@ torch::Tensor layer_features(const Problem& problem) {
   };
   const auto size = [&](int layer) -> const LayerSize& { return problem.layer(layer); };
 
+  const double distinct = model::distinct_rows(problem.distinct_lookups, batch);
   std::vector<torch::Tensor> numbers;
   numbers.push_back(column([&](int layer) { return problem.cut_bytes[index(layer)]; }));
   numbers.push_back(column([&](int layer) { return size(layer).parameter_bytes; }));
@@ -290,7 +291,7 @@ torch::Tensor layer_features(const Problem& problem) {
       return time.forward.at(batch) + time.backward.at(batch);
     }));
     numbers.push_back(column([&](int layer) {
-      return 2 * (batch * size(layer).sparse_bytes + size(layer).parameter_bytes) / bytes_per_second;
+      return 2 * (distinct * size(layer).sparse_bytes + size(layer).parameter_bytes) / bytes_per_second;
     }));
   }
   return torch::cat({torch::eye(layers), torch::one_hot(torch::tensor(kinds), kKinds).to(torch::kFloat32),

@@ -36,18 +36,28 @@ class Repartition {
       for (std::size_t layer = 0; layer < layers; ++layer) sums[layer + 1] = sums[layer] + value(layer);
       return sums;
     };
+    // A sample's rows, in those of one that is alone: as in the shares of the running plan.
+    std::vector<double> distinct(layers, 1.0);
+    for (const Stage& stage : running_.stages) {
+      double count = 0;
+      for (const Replicas& replicas : stage.replicas) count += static_cast<double>(replicas.count);
+      const double share = static_cast<double>(problem.batch) / static_cast<double>(running_.micro_batches) / count;
+      for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+        distinct[index(layer)] = model::distinct_rows(problem.distinct_lookups, share) / share;
+      }
+    }
     for (int worker = 0; worker < problem.type_count(); ++worker) {
       const auto times = [&](auto part) {
         return sum_up([&](std::size_t layer) { return part(problem.at(static_cast<int>(layer), worker)); });
       };
-      sums_.push_back({times([](const LayerOnType& time) { return time.forward.fixed; }),
-                       times([](const LayerOnType& time) { return time.forward.per_sample; }),
-                       times([](const LayerOnType& time) { return time.backward.fixed; }),
-                       times([](const LayerOnType& time) { return time.backward.per_sample; }),
-                       times([](const LayerOnType& time) { return time.update_seconds; }),
-                       sum_up([&](std::size_t layer) {
-                         return problem.layers[layer].sparse_bytes / problem.type(worker).bytes_per_second;
-                       })});
+      sums_.push_back(
+          {times([](const LayerOnType& time) { return time.forward.fixed; }),
+           times([](const LayerOnType& time) { return time.forward.per_sample; }),
+           times([](const LayerOnType& time) { return time.backward.fixed; }),
+           times([](const LayerOnType& time) { return time.backward.per_sample; }),
+           times([](const LayerOnType& time) { return time.update_seconds; }), sum_up([&](std::size_t layer) {
+             return distinct[layer] * problem.layers[layer].sparse_bytes / problem.type(worker).bytes_per_second;
+           })});
     }
     parameter_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].parameter_bytes; });
     activation_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].activation_bytes; });

@@ -146,21 +146,32 @@ Status check_scalings(const std::vector<Source>& sources, const std::vector<Scal
   return {};
 }
 
-// Looks into samples spread over the data how many of a batch's lookups are of a row that the batch has already.
-Status count_repeats(const data::Dataset& data, const nn::NetworkSpec& spec, std::int64_t batch, model::Graph& graph) {
-  const auto layout = nn::lookup_layout(spec);
-  if (!layout || layout->categories == 0 || data.size() == 0) return {};
-  const auto count = std::min<std::uint64_t>(static_cast<std::uint64_t>(batch), data.size());
+// Rows that a batch of so many samples spread over the data reads, as a share of its lookups.
+Result<double> count_distinct(const data::Dataset& data, const nn::LookupLayout& layout, std::uint64_t batch) {
   std::vector<std::uint32_t> samples;
-  for (std::uint64_t i = 0; i < count; ++i) samples.push_back(static_cast<std::uint32_t>(i * data.size() / count));
-  std::vector<std::uint64_t> ids(count * static_cast<std::uint64_t>(data.categories()));
+  for (std::uint64_t i = 0; i < batch; ++i) samples.push_back(static_cast<std::uint32_t>(i * data.size() / batch));
+  std::vector<std::uint64_t> ids(batch * static_cast<std::uint64_t>(data.categories()));
   MOTLEY_TRY(data.read(samples, {.features = {}, .classes = {}, .values = {}, .ids = ids}));
   std::unordered_set<std::uint64_t> rows;
-  for (const std::uint64_t id : ids) rows.insert(nn::folded(id, *layout));
-  for (model::Layer& layer : graph.layers) {
-    if (layer.lookups > 0) {
-      layer.repeated_lookups = 1 - static_cast<double>(rows.size()) / static_cast<double>(ids.size());
-    }
+  for (const std::uint64_t id : ids) rows.insert(nn::folded(id, layout));
+  return static_cast<double>(rows.size()) / static_cast<double>(ids.size());
+}
+
+// Of batches up to that of the job, each four times as large as the one before. Batches of other samples may happen to
+// read fewer rows than smaller ones: they count as many.
+Status count_distinct_lookups(const data::Dataset& data, const nn::NetworkSpec& spec, std::int64_t batch,
+                              model::Graph& graph) {
+  const auto layout = nn::lookup_layout(spec);
+  if (!layout || layout->categories == 0 || data.size() == 0) return {};
+  const auto whole = std::min<std::uint64_t>(static_cast<std::uint64_t>(batch), data.size());
+  std::vector<std::uint64_t> batches;
+  for (std::uint64_t size = whole; size > 1; size /= 4) batches.insert(batches.begin(), size);
+  model::DistinctLookups smaller;
+  for (const std::uint64_t size : batches) {
+    MOTLEY_ASSIGN(const double counted, count_distinct(data, *layout, size));
+    const auto samples = static_cast<double>(size);
+    smaller = {samples, std::max(counted, smaller.batch * smaller.share / samples)};
+    graph.distinct_lookups.push_back(smaller);
   }
   return {};
 }
@@ -234,7 +245,7 @@ class JobProfiler {
       step_.tokens = layout->rows > 0 ? std::min(layout->rows, nn::kSmallTableRows) : nn::kSmallTableRows;
     }
     MOTLEY_ASSIGN(profile_.graph, nn::step_graph(*network_));
-    MOTLEY_TRY(count_repeats(*data, spec, job_.training.global_batch_size, profile_.graph));
+    MOTLEY_TRY(count_distinct_lookups(*data, spec, job_.training.global_batch_size, profile_.graph));
     profile_.state_arrays = count_state_arrays(job_);
     machine_ = cluster::detect_machine();
     say("measuring the loopback link");
@@ -447,7 +458,7 @@ Result<model::Graph> load_graph(const Job& job) {
   MOTLEY_ASSIGN(const nn::NetworkSpec spec, make_network_spec(job, *data));
   MOTLEY_ASSIGN(const auto network, nn::make_network(spec, static_cast<std::uint64_t>(job.seed)));
   MOTLEY_ASSIGN(model::Graph graph, nn::model_graph(*network));
-  MOTLEY_TRY(count_repeats(*data, spec, job.training.global_batch_size, graph));
+  MOTLEY_TRY(count_distinct_lookups(*data, spec, job.training.global_batch_size, graph));
   return graph;
 }
 
