@@ -180,7 +180,7 @@ class Pipeline:
         elif device["ring"]:
             exchange = 2 * (k - 1) * (parameters / (k * device["bandwidth"]) + device["latency"])
         else:
-            exchange = 2 * (parameters / device["bandwidth"] + device["latency"])
+            exchange = parameters / device["bandwidth"] + 2 * device["latency"]
         once = self.problem["per_parameter"] * parameters
         if recompute:
             once, activations = once + activations, share * self.problem["cut"][first]
@@ -188,7 +188,8 @@ class Pipeline:
 
     def transfer(self, cut, kind, following):
         bandwidth, latency = self.problem["links"][kind[0] * len(self.problem["types"]) + following[0]]
-        return latency + self.samples * self.problem["cut"][cut] / (bandwidth * min(kind[1], following[1]))
+        ends = [count * self.problem["types"][type_]["bandwidth"] for type_, count in (kind, following)]
+        return latency + self.samples * self.problem["cut"][cut] / min(bandwidth * min(kind[1], following[1]), *ends)
 
     def least_latency(self, price_cap, pace=None):
         """GPipe: the least step. With a pace, 1F1B: the least step less (m - 1) pace of plans with W <= pace."""

@@ -270,6 +270,15 @@ double count_rows(const planning::Problem& problem, double samples) {
   return std::exp(y0 + (std::log(samples) - x0) * (y1 - y0) / (x1 - x0));
 }
 
+// What all devices of one side, all of the other, and the links between as many of both let through.
+double count_bytes_per_second(const planning::Problem& problem, int from, std::size_t senders, int to,
+                              std::size_t receivers) {
+  const double one = problem.types[static_cast<std::size_t>(from)].bytes_per_second * static_cast<double>(senders);
+  const double other = problem.types[static_cast<std::size_t>(to)].bytes_per_second * static_cast<double>(receivers);
+  const double links = problem.link(from, to).bytes_per_second * static_cast<double>(std::min(senders, receivers));
+  return std::min({one, other, links});
+}
+
 // The recurrences, written down as a list of works with those that must end before each begins, and solved by sweeping
 // over all of them until nothing moves. Every boundary has its own link each way.
 struct Node {
@@ -316,10 +325,10 @@ std::map<Key, Node> fixed_point(const Case& created, const std::vector<Straggler
       for (const auto& [from, a] : here) {
         for (const auto& [to, b] : there) {
           const planning::Link& link = problem.link(from, to);
-          transfer = std::max(
-              transfer, link.latency_seconds + u * problem.cut_bytes[static_cast<std::size_t>(stage.last_layer + 1)] /
-                                                   link.bytes_per_second /
-                                                   static_cast<double>(std::min(here.size(), there.size())));
+          const double rate = count_bytes_per_second(problem, from, here.size(), to, there.size());
+          transfer =
+              std::max(transfer, link.latency_seconds +
+                                     u * problem.cut_bytes[static_cast<std::size_t>(stage.last_layer + 1)] / rate);
         }
       }
     }
@@ -526,14 +535,14 @@ std::tuple<int, int, bool> find_link(const Case& created, const Event& event) {
     return std::accumulate(stage.replicas.begin(), stage.replicas.end(), std::int64_t{0},
                            [](std::int64_t sum, const planning::Replicas& replicas) { return sum + replicas.count; });
   };
-  const auto streams = static_cast<double>(std::min(count(here), count(there)));
   std::tuple<double, int, int> slowest{-1, 0, 0};
   for (const planning::Replicas& a : here.replicas) {
     for (const planning::Replicas& b : there.replicas) {
       const int from = a.type.back() - '0', to = b.type.back() - '0';
       const double seconds = problem.link(from, to).latency_seconds +
                              u * problem.cut_bytes[static_cast<std::size_t>(here.last_layer + 1)] /
-                                 (problem.link(from, to).bytes_per_second * streams);
+                                 count_bytes_per_second(problem, from, static_cast<std::size_t>(count(here)), to,
+                                                        static_cast<std::size_t>(count(there)));
       if (seconds > std::get<0>(slowest)) {
         slowest = {seconds, from, to};
       }

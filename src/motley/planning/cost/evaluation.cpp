@@ -335,8 +335,11 @@ PipelineStage pipeline_stage(const Problem& problem, int first, int last, int ty
   stage.state_bytes = problem.memory_per_parameter_byte * stage.parameter_bytes;
   if (next >= 0) {
     const Link& link = problem.link(type, next);
-    stage.send_seconds = stage.samples * problem.cut_bytes[index(last + 1)] / link.bytes_per_second;
+    const double bytes = stage.samples * problem.cut_bytes[index(last + 1)];
+    stage.send_seconds = bytes / link.bytes_per_second;
     stage.send_latency = link.latency_seconds;
+    stage.own_send_seconds = bytes / device.bytes_per_second;
+    stage.next_send_seconds = bytes / problem.type(next).bytes_per_second;
   }
   stage.gradient_sync = device.gradient_sync;
   stage.link = {device.bytes_per_second, device.latency_seconds};
@@ -530,12 +533,14 @@ StageCost mixed_stage_cost(const Problem& problem, const Plan& plan, const std::
         std::max(cost.exposed_sync_seconds, times[group].exposed_seconds(cost.gradient_sync_seconds, k) - earlier);
   }
   if (s + 1 < stages.size()) {
-    const double bytes = problem.micro_batch_samples() * problem.cut_bytes[index(stage.last_layer + 1)] /
-                         std::min(count_devices(stages[s]), count_devices(stages[s + 1]));
+    const double bytes = problem.micro_batch_samples() * problem.cut_bytes[index(stage.last_layer + 1)];
+    const double senders = count_devices(stages[s]);
+    const double receivers = count_devices(stages[s + 1]);
     for (const Group& from : stages[s]) {
       for (const Group& to : stages[s + 1]) {
-        const Link& link = problem.link(from.type, to.type);
-        cost.transfer_seconds = std::max(cost.transfer_seconds, link.latency_seconds + bytes / link.bytes_per_second);
+        cost.transfer_seconds = std::max(cost.transfer_seconds,
+                                         problem.link(from.type, to.type).latency_seconds +
+                                             bytes * problem.seconds_per_byte(from.type, senders, to.type, receivers));
       }
     }
   }

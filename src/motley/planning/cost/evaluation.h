@@ -41,7 +41,8 @@ using Candidate = std::vector<StageChoice>;
 //   forward = sum_l forward_l(u / k) + sum_l rows_l(u / k) / bytes_per_second                          (8)
 //   backward = sum_l backward_l(u / k) [+ sum_l forward_l(u / k) when recomputing] + the same push      (9)
 //   transfer to the next stage, each direction =
-//     latency + u * cut_bytes[last + 1] / (bandwidth * min(k, k of the next stage))                     (10)
+//     latency + u * cut_bytes[last + 1] / min(bandwidth * min(k, k'), k * bytes_per_second,            (10)
+//     k' * bytes_per_second of the next stage's type), k' its devices
 //   exchange, once a step, none for k = 1: ring 2 (k - 1) (P / (k bytes_per_second) + latency),         (11)
 //     parameter server, both directions at once, P / bytes_per_second + 2 latency; P = parameter bytes of the stage
 //   exposed part of it, after the stage's last backward: gradients go in buckets, from the last layer on, each once
@@ -144,10 +145,14 @@ struct PipelineStage {
   std::span<const model::DistinctLookups> distinct_lookups;  // the problem's
   double parameter_bytes = 0;
   double activation_bytes = 0;
-  double input_bytes = 0;   // of one sample
-  double state_bytes = 0;   // parameters, gradients and optimizer state
-  double send_seconds = 0;  // of a micro-batch to the next stage over one pair of devices
+  double input_bytes = 0;  // of one sample
+  double state_bytes = 0;  // parameters, gradients and optimizer state
+  // Of a micro-batch to the next stage: over one pair of devices, and what one of its own devices and one of the next's
+  // take for it alone.
+  double send_seconds = 0;
   double send_latency = 0;
+  double own_send_seconds = 0;
+  double next_send_seconds = 0;
   GradientSync gradient_sync = GradientSync::kNone;
   Link link;  // among its devices
   // Where a bucket of gradients begins: the part of the exchange that is left then, and the layers whose backward is.
@@ -167,7 +172,9 @@ struct PipelineStage {
     const double computation = backward.at(samples / k) + (recompute ? forward.at(samples / k) : 0);
     return computation + rows_seconds(samples / k);
   }
-  double transfer_seconds(double k, double next) const { return send_latency + send_seconds / std::min(k, next); }
+  double transfer_seconds(double k, double next) const {
+    return send_latency + std::max({send_seconds / std::min(k, next), own_send_seconds / k, next_send_seconds / next});
+  }
   double gradient_sync_seconds(double k) const {
     return planning::gradient_sync_seconds(gradient_sync, parameter_bytes, k, link);
   }

@@ -109,6 +109,12 @@ struct Problem {
   int type_count() const { return static_cast<int>(types.size()); }
   const LayerOnType& at(int layer, int type) const { return table[place(layer, type)]; }
   const Link& link(int from, int to) const { return links[place(from, to)]; }
+  // Of a transfer from so many devices of one type to so many of another: as many pairs as the smaller side has
+  // devices, and no device moves more than it can among its own type.
+  double seconds_per_byte(int from, double senders, int to, double receivers) const {
+    return std::max({1 / (link(from, to).bytes_per_second * std::min(senders, receivers)),
+                     1 / (type(from).bytes_per_second * senders), 1 / (type(to).bytes_per_second * receivers)});
+  }
   // Where a row's entry for a type stands in `table` and `links`.
   std::size_t place(int row, int type) const { return index(row) * types.size() + index(type); }
 };

@@ -61,9 +61,9 @@ PipelineStages::PipelineStages(const Problem& problem) : problem_(problem) {
   for (const double bytes : problem.cut_bytes) cut_bytes_.push_back(samples * bytes);
   for (const Kind& from : kinds_) {
     for (const Kind& to : kinds_) {
-      const Link& link = problem.link(from.type, to.type);
-      ways_.push_back({link.latency_seconds,
-                       1 / (link.bytes_per_second * static_cast<double>(std::min(from.replicas, to.replicas)))});
+      ways_.push_back({problem.link(from.type, to.type).latency_seconds,
+                       problem.seconds_per_byte(from.type, static_cast<double>(from.replicas), to.type,
+                                                static_cast<double>(to.replicas))});
     }
   }
 

@@ -244,13 +244,14 @@ class Repartition {
 
   // The slowest of the links between any worker of one stage and any of the other.
   double transfer_seconds(const std::vector<int>& from, const std::vector<int>& to, int layer) const {
-    const double bytes = problem_.micro_batch_samples() * problem_.cut_bytes[index(layer)] /
-                         static_cast<double>(std::min(from.size(), to.size()));
+    const double bytes = problem_.micro_batch_samples() * problem_.cut_bytes[index(layer)];
+    const auto senders = static_cast<double>(from.size());
+    const auto receivers = static_cast<double>(to.size());
     double slowest = 0;
     for (const int sender : from) {
       for (const int receiver : to) {
-        const Link& link = problem_.link(sender, receiver);
-        slowest = std::max(slowest, link.latency_seconds + bytes / link.bytes_per_second);
+        slowest = std::max(slowest, problem_.link(sender, receiver).latency_seconds +
+                                        bytes * problem_.seconds_per_byte(sender, senders, receiver, receivers));
       }
     }
     return slowest;

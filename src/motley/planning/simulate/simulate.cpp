@@ -132,12 +132,13 @@ struct Crossing {
 };
 
 Crossing make_crossing(const Problem& problem, const TypedStage& sender, const TypedStage& receiver, double bytes) {
-  const auto streams = static_cast<double>(std::min(sender.count, receiver.count));
+  const auto senders = static_cast<double>(sender.count);
+  const auto receivers = static_cast<double>(receiver.count);
   Crossing slowest{-1};
   for (const int from : sender.types) {
     for (const int to : receiver.types) {
-      const Link& link = problem.link(from, to);
-      const double seconds = link.latency_seconds + bytes / (link.bytes_per_second * streams);
+      const double seconds =
+          problem.link(from, to).latency_seconds + bytes * problem.seconds_per_byte(from, senders, to, receivers);
       if (seconds > slowest.seconds) slowest = {seconds, from, to};
     }
   }
