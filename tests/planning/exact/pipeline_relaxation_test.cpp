@@ -85,6 +85,43 @@ TEST(PipelinePaths, ChargeNoPlanOfTheirClassMoreThanItTakes) {
   EXPECT_GT(whole, 20);
 }
 
+// One device sends to several, each of which takes long for what it gets: the more of them, the less a transfer takes.
+TEST(PipelinePaths, ChargeATransferByTheDevicesOfBothSides) {
+  Problem problem =
+      random_problem({.layers = 2, .types = 2, .cost_model = CostModel::kPipeline, .min_count = 4, .max_count = 4}, 1);
+  problem.batch = problem.micro_batches = 4;
+  problem.batch *= 16;
+  problem.cut_bytes = {0, 1.0 / 16, 0};
+  for (const bool is_sender_slow : {false, true}) {
+    for (std::size_t type = 0; type < 2; ++type) {
+      const bool is_slow = (type == 0) == is_sender_slow;
+      problem.types[type].count = is_slow ? 4 : 1;
+      problem.types[type].bytes_per_second = is_slow ? 0.5 : 100;
+      problem.layers[type].parameter_bytes = 0;
+      problem.layers[type].sparse_bytes = 0;
+      for (std::size_t layer = 0; layer < 2; ++layer) {
+        const double seconds = layer != type ? 1e3 : is_slow ? 0.4 : 0.1;
+        problem.table[2 * layer + type] = {{0, seconds / 16}, {0, seconds / 16}};
+      }
+    }
+    problem.links.assign(4, {100, 0});
+    const Candidate plan = {{0, 0, 0, problem.types[0].count}, {1, 1, 1, problem.types[1].count}};
+    const Evaluation evaluation = evaluate(problem, plan, {});
+    EXPECT_NEAR(evaluation.stages[0].transfer_seconds, 0.5, 1e-12);
+    const PipelineStages stages(problem);
+    PipelinePaths paths(stages);
+    for (const bool roughly : {false, true}) {
+      const double least = paths.shortest({.second = 1, .device = {0, 0}, .roughly = roughly});
+      EXPECT_LE(least, evaluation.step_seconds * (1 + 1e-9));
+      EXPECT_EQ(paths.path(), plan);
+    }
+    const double longest = find_longest(problem, evaluation);  // the transfer
+    EXPECT_EQ(longest, evaluation.stages[0].transfer_seconds);
+    EXPECT_LE(paths.shortest({.second = 1, .device = {0, 0}, .low = 0.9 * longest, .high = 1.1 * longest}),
+              evaluation.step_seconds * (1 + 1e-9));
+  }
+}
+
 // A stage that makes its activations once more holds its input, and so may fit with the layer before and not without.
 TEST(PipelineRelaxation, KnowsThatALongerStageMayFitWhereAShorterDoesNot) {
   Problem problem =

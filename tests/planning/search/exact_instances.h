@@ -94,6 +94,9 @@ inline double compute_value(const Answer& answer, planning::Criterion criterion)
   return answer.best ? planning::value(answer.evaluation, criterion) : std::numeric_limits<double>::infinity();
 }
 
+// Bytes a second, at which replicas take long to agree.
+constexpr double kSlowExchange = 2e6;
+
 // 1F1B on stages that are nearly alike, with links so slow that round trips, and not computation, often set the rate.
 inline Instance instance_of_slow_links(std::uint64_t seed) {
   Random random(mix({seed, 0x736c6f77ULL}));
@@ -125,18 +128,26 @@ inline Instance instance_of_slow_links(std::uint64_t seed) {
     problem.cut_bytes[cut] = (0.05 + random.uniform() * random.uniform()) / samples;
   }
   for (int from = 0; from < size.types; ++from) {
-    problem.types[static_cast<std::size_t>(from)].bytes_per_second = 2e6;  // replicas take long to agree
+    problem.types[static_cast<std::size_t>(from)].bytes_per_second = kSlowExchange;
     for (int to = from; to < size.types; ++to) {
       const planning::Link link{0.5 + random.uniform(), 0.1 * random.uniform()};
       problem.links[problem.place(from, to)] = problem.links[problem.place(to, from)] = link;
     }
   }
+  const bool are_devices_slow = seed % 3 == 0;
+  if (are_devices_slow) {  // a device takes long for a transfer, too, and as long as else for its gradients and rows
+    for (planning::Type& type : problem.types) type.bytes_per_second = 0.2 + random.uniform();
+    for (planning::LayerSize& layer : problem.layers) {
+      layer.parameter_bytes /= kSlowExchange;
+      layer.sparse_bytes /= kSlowExchange;
+    }
+  }
   const bool capped = random.below(3) == 0;
   instance.objective = random_objective(
       problem, {.criterion = static_cast<planning::Criterion>(random.below(3)), .max_hourly_cost = capped}, seed);
-  instance.words =
-      fmt::format("seed {}: slow links, {} layers, {} types of up to {}, {} micro-batches, {}", seed, size.layers,
-                  size.types, size.max_count, problem.micro_batches, describe(instance.objective));
+  instance.words = fmt::format("seed {}: slow links{}, {} layers, {} types of up to {}, {} micro-batches, {}", seed,
+                               are_devices_slow ? " and devices" : "", size.layers, size.types, size.max_count,
+                               problem.micro_batches, describe(instance.objective));
   return instance;
 }
 

@@ -36,11 +36,16 @@ PipelinePaths::PipelinePaths(const PipelineStages& stages)
   }
   for (std::size_t kind = 0; kind < kinds_; ++kind) {
     if (stages.kind(static_cast<int>(kind)).replicas == 1) begins_.push_back(kind);
+    types_.push_back(begins_.size() - 1);
   }
   begins_.push_back(kinds_);
   kind_charges_.resize(kinds_);
   for (auto& charges : part_charges_) charges.resize(kinds_);
   longest_charges_.resize(kinds_);
+  for (TransferCharges* charges : {&few_charges_, &many_charges_}) {
+    for (auto& part : charges->parts) part.resize(kinds_);
+    charges->longest.resize(kinds_);
+  }
 }
 
 void PipelinePaths::set_charges(const PathCharges& charges) {
@@ -93,12 +98,28 @@ void PipelinePaths::charge_stages(std::size_t stage) {
   }
 }
 
-double PipelinePaths::transfer_seconds(double transfer, int part, bool is_longest) const {
+PipelinePaths::Transfer PipelinePaths::find_transfer(int end, std::size_t from, std::size_t to) const {
+  const std::size_t senders = begins_[types_[from]];
+  const std::size_t receivers = begins_[types_[to]];
+  const auto seconds = [&](std::size_t one, std::size_t other) {
+    return stages_.transfer(end, static_cast<int>(one), static_cast<int>(other));
+  };
+  // As the more devices take part on either side, the less it takes.
+  if (from - senders <= to - receivers) {
+    return {seconds(from, begins_[types_[to] + 1] - 1), seconds(from, receivers + (from - senders))};
+  }
+  return {seconds(begins_[types_[from] + 1] - 1, to), seconds(senders + (to - receivers), to)};
+}
+
+double PipelinePaths::transfer_seconds(const Transfer& transfer, int part, bool is_longest) const {
   const double directions = stages_.one_forward_one_backward() ? 1 : 2;
-  const double seconds = directions * transfer;
-  if (seconds > charges_.high || (is_longest && seconds <= charges_.low)) return kInfinity;
-  if (is_longest) return 2 * transfer + static_cast<double>(stages_.problem().micro_batches - 1) * seconds;
-  return 2 * (part == kFromStage ? 1 + returns_ : 1) * transfer;
+  const double least = directions * transfer.least;
+  if (least > charges_.high || (is_longest && directions * transfer.most <= charges_.low)) return kInfinity;
+  if (is_longest) {
+    const double longest = std::max(least, charges_.low);
+    return (2 / directions + static_cast<double>(stages_.problem().micro_batches - 1)) * longest;
+  }
+  return 2 * (part == kFromStage ? 1 + returns_ : 1) * transfer.least;
 }
 
 double PipelinePaths::shortest(const PathCharges& charges) {
@@ -161,37 +182,42 @@ void PipelinePaths::end_stages(int end) {
   }
 }
 
-// A transfer's bytes go over as many links as the stage with fewer devices has. So of the counts of one type before the
-// cut only the least charge up to the count behind it matters, and the least beyond.
+// A transfer's bytes go over as many links as the stage with fewer devices has, and what it takes is charged by that
+// stage's devices alone. So of the counts of one type before the cut only the least charge up to the count behind it
+// matters, and the least beyond.
 void PipelinePaths::add_transfers(int end) {
   for (std::size_t from = 0; from + 1 < begins_.size(); ++from) {
     const std::size_t counts = begins_[from + 1] - begins_[from];
     for (std::size_t to = 0; to + 1 < begins_.size(); ++to) {
       const std::size_t behind = begins_[to + 1] - begins_[to];
+      const auto charge = [&](TransferCharges& charges, std::size_t i, const Transfer& transfer) {
+        charges.parts[kBefore][i] = charges_.second * transfer_seconds(transfer, kBefore, false);
+        charges.parts[kFromStage][i] = charges_.second * transfer_seconds(transfer, kFromStage, false);
+        charges.longest[i] = charges_.second * transfer_seconds(transfer, kFromTransfer, true);
+      };
       for (std::size_t i = 0; i < behind; ++i) {
-        const auto fewer = static_cast<int>(begins_[from] + std::min(i, counts - 1));
-        const double transfer = stages_.transfer(end, fewer, static_cast<int>(begins_[to] + i));
-        part_charges_[kBefore][i] = charges_.second * transfer_seconds(transfer, kBefore, false);
-        part_charges_[kFromStage][i] = charges_.second * transfer_seconds(transfer, kFromStage, false);
-        longest_charges_[i] = charges_.second * transfer_seconds(transfer, kFromTransfer, true);
+        if (i < counts) charge(few_charges_, i, find_transfer(end, begins_[from] + i, begins_[to] + i));
+        if (i + 1 < counts) charge(many_charges_, i, find_transfer(end, begins_[from] + i + 1, begins_[to] + i));
       }
       for (int state = 0; state < states_; ++state) {
-        const auto relax = [&](const std::vector<double>& charges, int from_part, int part) {
+        const auto relax = [&](const std::vector<double>& few, const std::vector<double>& many, int from_part,
+                               int part) {
           const double* own = &ending_[row(from_part, state, end) + begins_[from]];
           double* before = &before_[row(part, state, end) + begins_[to]];
           rest_.assign(std::max(counts, behind) + 1, kInfinity);
           for (std::size_t i = counts; i-- > 0;) rest_[i] = std::min(rest_[i + 1], own[i]);
           double up_to = kInfinity;
           for (std::size_t i = 0; i < behind; ++i) {
-            if (i < counts) up_to = std::min(up_to, own[i] + charges[i]);
-            before[i] = std::min({before[i], up_to, rest_[i + 1] + charges[i]});
+            if (i < counts) up_to = std::min(up_to, own[i] + few[i]);
+            before[i] = std::min(before[i], up_to);
+            if (i + 1 < counts) before[i] = std::min(before[i], rest_[i + 1] + many[i]);
           }
         };
-        relax(part_charges_[kBefore], kBefore, kBefore);
+        relax(few_charges_.parts[kBefore], many_charges_.parts[kBefore], kBefore, kBefore);
         if (parts() == 1) continue;
-        relax(longest_charges_, kBefore, kFromTransfer);
-        relax(part_charges_[kFromStage], kFromStage, kFromStage);
-        relax(part_charges_[kBefore], kFromTransfer, kFromTransfer);
+        relax(few_charges_.longest, many_charges_.longest, kBefore, kFromTransfer);
+        relax(few_charges_.parts[kFromStage], many_charges_.parts[kFromStage], kFromStage, kFromStage);
+        relax(few_charges_.parts[kBefore], many_charges_.parts[kBefore], kFromTransfer, kFromTransfer);
       }
     }
   }
@@ -256,8 +282,7 @@ Candidate PipelinePaths::path() const {
     for (const int part : {static_cast<int>(kBefore), behind.part}) {
       if (part != behind.part && behind.part != kFromTransfer) continue;
       for (std::size_t one = 0; one < kinds_; ++one) {
-        const double transfer = stages_.transfer(end, static_cast<int>(one), kind);
-        const double seconds = transfer_seconds(transfer, behind.part, part != behind.part);
+        const double seconds = transfer_seconds(find_transfer(end, one, place.kind), behind.part, part != behind.part);
         if (seconds == kInfinity) continue;
         const double charge = ending_[row(part, behind.state, end) + one] + charges_.second * seconds;
         if (charge >= least) continue;

@@ -66,7 +66,14 @@ class PipelinePaths {
   double stage_seconds(std::size_t stage, int part, bool is_longest) const;
   double longest_seconds(double seconds, double repeated) const;
   void charge_stages(std::size_t stage);
-  double transfer_seconds(double transfer, int part, bool is_longest) const;
+  // What a transfer takes at least and at most of those that are charged alike: of a stage with fewer devices than the
+  // one behind it to any with no fewer, else from any with more.
+  struct Transfer {
+    double least = 0;
+    double most = 0;
+  };
+  Transfer find_transfer(int end, std::size_t from, std::size_t to) const;
+  double transfer_seconds(const Transfer& transfer, int part, bool is_longest) const;
   void end_stages(int end);
   void add_transfers(int end);
   template <class Visit>
@@ -76,6 +83,7 @@ class PipelinePaths {
   const int layers_;
   const std::size_t kinds_;
   std::vector<std::size_t> begins_;    // of each type's kinds, and their number
+  std::vector<std::size_t> types_;     // [kind]: which of these it is in
   std::vector<double> seconds_;        // [stage][kind]: of a micro-batch; infinity: does not fit into memory
   std::vector<double> least_seconds_;  // [stage]: of all kinds, whether or not it fits: it grows with the stage
   std::vector<double> repeated_;       // [stage][kind]: of every further micro-batch at least
@@ -84,12 +92,18 @@ class PipelinePaths {
   int states_ = 1;
   double returns_ = 0;  // the share of the bound for fewer stages than micro-batches, in the mean of both
   std::vector<double> kind_charges_;
-  std::vector<double> part_charges_[kFromTransfer];  // [kind], of a stage or transfer of a part; behind a longest
-                                                     // transfer like before it
+  std::vector<double> part_charges_[kFromTransfer];  // [kind], of a stage of a part; behind a longest transfer like
+                                                     // before it
   std::vector<double> longest_charges_;              // likewise, of the first of a part
-  std::vector<double> ending_;                       // by row(): the last stage before the cut is of the kind
-  std::vector<double> before_;                       // by row(): the stage behind the cut is of the kind
-  std::vector<double> rest_;                         // of one type's counts: the least from one on
+  struct TransferCharges {                           // likewise, from or to each of a type's counts
+    std::vector<double> parts[kFromTransfer];
+    std::vector<double> longest;
+  };
+  TransferCharges few_charges_;   // from so many devices to no fewer
+  TransferCharges many_charges_;  // to so many, from more
+  std::vector<double> ending_;    // by row(): the last stage before the cut is of the kind
+  std::vector<double> before_;    // by row(): the stage behind the cut is of the kind
+  std::vector<double> rest_;      // of one type's counts: the least from one on
 };
 
 }  // namespace motley::planning
