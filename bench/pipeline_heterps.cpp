@@ -139,8 +139,8 @@ class Heterps {
     std::optional<planning::Plan> heuristic;
     for (const Method& method : kMethods) {
       const auto plan = make_plan(method.name, cluster_, min_cost);
-      if (!plan) {
-        others.push_back({.plan = "none: " + plan.error().message});
+      if (!plan) {  // what it said is above
+        others.push_back({.plan = "none: it found no plan that reaches the floor"});
         continue;
       }
       if (std::string_view(method.name) == "heuristic") heuristic = *plan;

@@ -213,7 +213,7 @@ def write_headlines():
            "What was emulated, simulated or measured on real devices is said with each figure.", ""]
     for wanted in FIGURES:
         found = [find(rows, bar.row) for bar in wanted.bars]
-        there = [(bar, row) for bar, row in zip(wanted.bars, found) if row]
+        there = [(bar, row) for bar, row in zip(wanted.bars, found) if row and number(row["value"]) is not None]
         if not there:
             continue
         shortened = wanted._replace(bars=[bar for bar, _ in there])
