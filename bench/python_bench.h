@@ -3,12 +3,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "bench/bench.h"
 
 namespace motley::bench {
 
-// The part whose rows a script of bench/python prints.
-Bench python_bench(const std::string& script);
+// The part whose rows a script of bench/python prints when it is called so.
+Bench python_bench(const std::string& script, std::vector<std::string> arguments = {});
 
 }  // namespace motley::bench
