@@ -55,15 +55,17 @@ TEST(PipelinePaths, ChargeNoPlanOfTheirClassMoreThanItTakes) {
         charges.device.push_back(0.1 * random.uniform());
         taken += charges.device[type] * static_cast<double>(evaluation.used[type]);
       }
-      const auto of_class = [&](int min_stages, int max_stages, bool roughly) {
-        charges.min_stages = min_stages;
-        charges.max_stages = max_stages;
-        charges.roughly = roughly;
+      const auto of_charging = [&](bool returns, bool longest_ends) {
+        charges.returns = returns;
+        charges.longest_ends = longest_ends;
         const double least = paths.shortest(charges);
-        EXPECT_LE(least, taken * (1 + 1e-9)) << count << " stages; from " << min_stages << " to " << max_stages;
+        EXPECT_LE(least, taken * (1 + 1e-9))
+            << count << " stages; from " << charges.min_stages << " to " << charges.max_stages
+            << (returns ? ", returns" : "") << (longest_ends ? ", the longest ends" : "");
         const Candidate path = paths.path();
-        EXPECT_GE(path.size(), static_cast<std::size_t>(min_stages));
-        EXPECT_LE(path.size(), static_cast<std::size_t>(max_stages > 0 ? max_stages : problem.layer_count()));
+        EXPECT_GE(path.size(), static_cast<std::size_t>(charges.min_stages));
+        EXPECT_LE(path.size(),
+                  static_cast<std::size_t>(charges.max_stages > 0 ? charges.max_stages : problem.layer_count()));
         int next = 0;
         for (const StageChoice& stage : path) {
           EXPECT_EQ(stage.first, next);
@@ -71,6 +73,16 @@ TEST(PipelinePaths, ChargeNoPlanOfTheirClassMoreThanItTakes) {
           next = stage.last + 1;
         }
         EXPECT_EQ(next, problem.layer_count());
+      };
+      const auto of_class = [&](int min_stages, int max_stages, bool roughly) {
+        charges.min_stages = min_stages;
+        charges.max_stages = max_stages;
+        charges.roughly = roughly;
+        of_charging(false, false);
+        if (roughly) return;
+        of_charging(true, false);
+        of_charging(false, true);
+        of_charging(true, true);
       };
       of_class(1, 0, true);
       of_class(1, 0, false);

@@ -17,8 +17,8 @@
 // is a bound of the optimum. It is repeated with greater widths until nothing is left out that could be better. The
 // bounds' thresholds are laid anew each time, around the bottlenecks that better plans may still have.
 //
-// Of large problems a relaxation (pipeline_relaxation.h) finds better plans and bounds, sooner. It goes first, and,
-// once the search has had its part of the time, goes on.
+// Of large problems a relaxation (pipeline_relaxation.h) finds better plans and bounds, sooner, and simulated annealing
+// better plans still. They go first, and, once the search has had its part of the time, the relaxation goes on.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -28,6 +28,7 @@
 #include "motley/planning/exact/exact.h"
 #include "motley/planning/exact/pipeline_bounds.h"
 #include "motley/planning/exact/pipeline_relaxation.h"
+#include "motley/planning/search/annealing.h"
 #include "motley/planning/search/search.h"
 
 namespace motley::planning {
@@ -50,6 +51,8 @@ constexpr double kMaxKinds = 3000;
 constexpr double kMaxStages = 8e6;     // that the tables hold: half of the layers' pairs, of every kind
 constexpr int kLarge = 1000;           // layers times kinds of a stage, from where on the relaxation pays
 constexpr double kFirstPart = 0.05;    // of the time, for the relaxation before the search
+constexpr double kAnnealedPart = 0.1;  // for plans near the best that it knows
+constexpr int kAnnealingSteps = 30'000;
 constexpr double kSearchedPart = 0.2;  // and for the search before the relaxation goes on
 
 // Every stage is looked at with every number of replicas.
@@ -88,6 +91,7 @@ class PipelineSearch {
     if (stages_.layers() * stages_.kind_count() > kLarge) {
       relaxation.emplace(request_, stages_, plan_value_, search_, best_);
       bound = relax(*relaxation, kFirstPart);
+      anneal_best();
       begin_ = search_.seconds();
       end_ = begin_ + kSearchedPart * request_.seconds;
     }
@@ -170,6 +174,15 @@ class PipelineSearch {
     const double bound = relaxation.run([&] { return search_.over() || search_.seconds() > part * request_.seconds; });
     best_ = std::min(best_, relaxation.best());
     return bound;
+  }
+  // Better plans near the best.
+  void anneal_best() {
+    Random random(request_.seed);
+    const double end = search_.seconds() + kAnnealedPart * request_.seconds;
+    const auto is_over = [&] { return search_.over() || search_.seconds() > end; };
+    while (const std::optional<Candidate> best = is_over() ? std::nullopt : search_.answer().best) {
+      best_ = std::min(best_, search_.consider(anneal(request_, *best, kAnnealingSteps, random, is_over)));
+    }
   }
   std::size_t kind_pair(int one, int other) const { return index(one) * index(stages_.kind_count()) + index(other); }
   const Kept& behind(const Found& found) const { return cuts_[index(found.behind_cut)][index(found.behind)]; }

@@ -13,8 +13,8 @@ constexpr double kLeastCharge = 1e-200;  // of a second, so that what takes for 
 PipelinePaths::PipelinePaths(const PipelineStages& stages)
     : stages_(stages), layers_(stages.layers()), kinds_(index(stages.kind_count())) {
   seconds_.resize(index(layers_ * (layers_ + 1) / 2) * kinds_);
-  repeated_.resize(seconds_.size());
-  closing_.resize(index(layers_ + 1) * kinds_);
+  forward_.resize(seconds_.size());
+  closing_.resize(seconds_.size());
   for (int first = 0; first < layers_; ++first) {
     for (int end = first + 1; end <= layers_; ++end) {
       double least = kInfinity;
@@ -26,9 +26,8 @@ PipelinePaths::PipelinePaths(const PipelineStages& stages)
         const double backward = kept ? times.backward : times.recomputing_backward;
         const std::size_t place = stage(first, end) + kind;
         seconds_[place] = fits ? times.forward + backward : kInfinity;
-        repeated_[place] =
-            stages.one_forward_one_backward() ? std::max(times.forward, backward) : times.forward + backward;
-        if (first == 0) closing_[index(end) * kinds_ + kind] = times.closing;
+        forward_[place] = times.forward;
+        closing_[place] = times.closing;
         least = std::min(least, times.forward + times.backward);
       }
       least_seconds_.push_back(least);
@@ -40,18 +39,22 @@ PipelinePaths::PipelinePaths(const PipelineStages& stages)
   }
   begins_.push_back(kinds_);
   kind_charges_.resize(kinds_);
-  for (auto& charges : part_charges_) charges.resize(kinds_);
-  longest_charges_.resize(kinds_);
-  for (TransferCharges* charges : {&few_charges_, &many_charges_}) {
-    for (auto& part : charges->parts) part.resize(kinds_);
-    charges->longest.resize(kinds_);
+  StageCharges& of_stages = stage_charges_;
+  for (auto* charges :
+       {&of_stages.before, &of_stages.longest, &of_stages.behind, &of_stages.whole, &of_stages.at_transfer}) {
+    charges->resize(kinds_);
+  }
+  for (TransferCharges* of : {&few_charges_, &many_charges_}) {
+    for (auto* charges : {&of->before, &of->longest, &of->behind, &of->whole}) charges->resize(kinds_);
   }
 }
 
 void PipelinePaths::set_charges(const PathCharges& charges) {
   const Problem& problem = stages_.problem();
+  const bool is_same_class = charges.low == charges_.low && std::min(charges.high, kLongest) == charges_.high;
   charges_ = charges;
   charges_.high = std::min(charges.high, kLongest);
+  if (!is_same_class) shorter_ = find_shorter();
   charges_.second = std::max(charges.second, kLeastCharge);
   states_ = charges.max_stages > 0 ? charges.max_stages : charges.min_stages;
   for (std::size_t kind = 0; kind < kinds_; ++kind) {
@@ -61,40 +64,63 @@ void PipelinePaths::set_charges(const PathCharges& charges) {
         static_cast<double>(devices.replicas) * (charges.price * price + charges.device[index(devices.type)]);
   }
   const bool are_fewer = charges.max_stages > 0 && charges.max_stages < problem.micro_batches;
-  returns_ = !are_fewer || !stages_.one_forward_one_backward() ? 0 : charges.max_stages == 1 ? 1 : charges.returns;
+  returns_ = charges.returns && are_fewer && stages_.one_forward_one_backward();
+  // With no fewer stages than micro-batches (m - 1) min(f, g) are saved at once.
+  saved_ = returns_ ? 1 : charges.min_stages < problem.micro_batches ? shorter_ : 0;
 }
 
-double PipelinePaths::stage_seconds(std::size_t stage, int part, bool is_longest) const {
+double PipelinePaths::find_shorter() const {
+  double most = 0;
+  for (std::size_t stage = 0; stage < seconds_.size(); ++stage) {
+    const double seconds = seconds_[stage];
+    if (!(seconds > charges_.low && seconds <= charges_.high)) continue;
+    most = std::max(most, 1 - repeated(seconds, forward_[stage]) / seconds);
+  }
+  return most;
+}
+
+double PipelinePaths::stage_seconds(std::size_t stage, int from_part, int part) const {
   const double seconds = seconds_[stage];
+  const bool is_longest = from_part == kBefore && part == kFromStage;
   if (seconds > charges_.high || (is_longest && seconds <= charges_.low)) return kInfinity;
-  return is_longest           ? longest_seconds(seconds, repeated_[stage])
-         : part == kFromStage ? (1 + returns_) * seconds - returns_ * charges_.low
-                              : seconds;
+  const double closing = charges_.longest_ends ? closing_[stage] : 0;
+  if (is_longest) return longest_seconds(seconds, forward_[stage]) + closing;
+  if (from_part == kAtTransfer) return seconds + closing;
+  if (part == kBefore && charges_.longest_ends) return forward_[stage];
+  return part == kFromStage ? (returns_ ? 2 : 1) * seconds - saved_ * charges_.low : seconds;
 }
 
-double PipelinePaths::longest_seconds(double seconds, double repeated) const {
-  const auto all = static_cast<double>(stages_.problem().micro_batches);
-  const double slope = all - (charges_.max_stages - 1);
-  const double returning = all * charges_.low + slope * (seconds - charges_.low);
-  return returns_ * returning + (1 - returns_) * (seconds + (all - 1) * repeated);
+double PipelinePaths::longest_seconds(double seconds, double forward) const {
+  const std::int64_t all = stages_.problem().micro_batches;
+  if (charges_.min_stages >= all) return seconds + static_cast<double>(all - 1) * repeated(seconds, forward);
+  const std::int64_t behind = (charges_.max_stages > 0 ? std::min<std::int64_t>(charges_.max_stages, all) : all) - 1;
+  return static_cast<double>(all) * seconds - saved_ * static_cast<double>(behind) * (seconds - charges_.low);
 }
 
-// part_charges_ and longest_charges_, of every kind.
+// stage_charges_ of every kind.
 void PipelinePaths::charge_stages(std::size_t stage) {
   const double second = charges_.second;
   const double high = charges_.high;
   const double* seconds = &seconds_[stage];
   for (std::size_t kind = 0; kind < kinds_; ++kind) {
-    part_charges_[kBefore][kind] = seconds[kind] > high ? kInfinity : second * seconds[kind];
+    stage_charges_.whole[kind] = seconds[kind] > high ? kInfinity : second * seconds[kind];
   }
   if (charges_.roughly) return;
   const double low = charges_.low;
-  const double* repeated = &repeated_[stage];
+  const double* forward = &forward_[stage];
+  const double share = returns_ ? 2 : 1;
   for (std::size_t kind = 0; kind < kinds_; ++kind) {
-    const double longest = longest_seconds(seconds[kind], repeated[kind]);
-    const double behind = (1 + returns_) * seconds[kind] - returns_ * low;
-    part_charges_[kFromStage][kind] = seconds[kind] > high ? kInfinity : second * behind;
-    longest_charges_[kind] = seconds[kind] > high || seconds[kind] <= low ? kInfinity : second * longest;
+    const double longest = longest_seconds(seconds[kind], forward[kind]);
+    stage_charges_.behind[kind] = seconds[kind] > high ? kInfinity : second * (share * seconds[kind] - saved_ * low);
+    stage_charges_.longest[kind] = seconds[kind] > high || seconds[kind] <= low ? kInfinity : second * longest;
+  }
+  if (!charges_.longest_ends) return;
+  const double* closing = &closing_[stage];
+  for (std::size_t kind = 0; kind < kinds_; ++kind) {
+    const double once = second * closing[kind];
+    stage_charges_.before[kind] = seconds[kind] > high ? kInfinity : second * forward[kind];
+    stage_charges_.longest[kind] += once;
+    stage_charges_.at_transfer[kind] = stage_charges_.whole[kind] + once;
   }
 }
 
@@ -111,15 +137,17 @@ PipelinePaths::Transfer PipelinePaths::find_transfer(int end, std::size_t from, 
   return {seconds(begins_[types_[from] + 1] - 1, to), seconds(senders + (to - receivers), to)};
 }
 
-double PipelinePaths::transfer_seconds(const Transfer& transfer, int part, bool is_longest) const {
+double PipelinePaths::transfer_seconds(const Transfer& transfer, int part) const {
   const double directions = stages_.one_forward_one_backward() ? 1 : 2;
   const double least = directions * transfer.least;
-  if (least > charges_.high || (is_longest && directions * transfer.most <= charges_.low)) return kInfinity;
-  if (is_longest) {
+  const double both = charges_.longest_ends ? 1 : 2;  // of those before
+  if (least > charges_.high || (part == kAtTransfer && directions * transfer.most <= charges_.low)) return kInfinity;
+  if (part == kAtTransfer) {
     const double longest = std::max(least, charges_.low);
-    return (2 / directions + static_cast<double>(stages_.problem().micro_batches - 1)) * longest;
+    return (both / directions + static_cast<double>(stages_.problem().micro_batches - 1)) * longest;
   }
-  return 2 * (part == kFromStage ? 1 + returns_ : 1) * transfer.least;
+  if (part == kBefore) return both * transfer.least;
+  return (part == kFromStage && returns_ ? 4 : 2) * transfer.least;
 }
 
 double PipelinePaths::shortest(const PathCharges& charges) {
@@ -131,34 +159,38 @@ double PipelinePaths::shortest(const PathCharges& charges) {
     if (end < layers_) add_transfers(end);
   }
   double least = kInfinity;
-  for (int part = parts() > 1 ? kFromStage : kBefore; part < parts(); ++part) {
+  for (int part = parts() > 1 ? kFromStage : kBefore; part < std::min<int>(parts(), kAtTransfer); ++part) {
     for (int state = charges_.min_stages - 1; state < states_; ++state) {
       const auto ending = ending_.begin() + static_cast<std::ptrdiff_t>(row(part, state, layers_));
       least = std::min(least, *std::min_element(ending, ending + static_cast<std::ptrdiff_t>(kinds_)));
     }
   }
   if (!charges_.roughly) return least;
-  const double share = stages_.one_forward_one_backward() ? 0.5 : 1;
-  return least + charges_.second * static_cast<double>(stages_.problem().micro_batches - 1) * share * charges_.low;
+  const auto further = static_cast<double>(stages_.problem().micro_batches - 1);
+  return least + charges_.second * further * (1 - shorter_) * charges_.low;
 }
 
 // All stages that end before the cut, of every kind.
 void PipelinePaths::end_stages(int end) {
-  const auto relax = [this](const std::vector<double>& charges, const double* from, double* to) {
-    for (std::size_t kind = 0; kind < kinds_; ++kind) to[kind] = std::min(to[kind], from[kind] + charges[kind]);
+  const StageCharges& charges = stage_charges_;
+  const std::vector<double>& before_longest = charges_.longest_ends ? charges.before : charges.whole;
+  const std::vector<double>& at_transfer = charges_.longest_ends ? charges.at_transfer : charges.whole;
+  const auto relax = [this](const std::vector<double>& own, const double* from, double* to) {
+    for (std::size_t kind = 0; kind < kinds_; ++kind) to[kind] = std::min(to[kind], from[kind] + own[kind]);
   };
   for (int first = end - 1; first >= 0; --first) {
     if (least_seconds_[stage(first, end) / kinds_] > charges_.high) break;  // as does all that is longer
     charge_stages(stage(first, end));
     if (first == 0) {
-      const double* closing = &closing_[index(end) * kinds_];
-      const auto begin_with = [&](const std::vector<double>& charges, double* ending) {
+      const double* closing = &closing_[stage(first, end)];
+      const auto begin_with = [&](const std::vector<double>& own, double* ending) {
         for (std::size_t kind = 0; kind < kinds_; ++kind) {
-          ending[kind] = std::min(ending[kind], charges[kind] + charges_.second * closing[kind]);
+          const double once = charges_.longest_ends ? 0 : charges_.second * closing[kind];
+          ending[kind] = std::min(ending[kind], own[kind] + once);
         }
       };
-      begin_with(part_charges_[kBefore], &ending_[row(kBefore, 0, end)]);
-      if (parts() > 1) begin_with(longest_charges_, &ending_[row(kFromStage, 0, end)]);
+      begin_with(before_longest, &ending_[row(kBefore, 0, end)]);
+      if (parts() > 1) begin_with(charges.longest, &ending_[row(kFromStage, 0, end)]);
       continue;
     }
     for (int state = 0; state < states_; ++state) {
@@ -166,11 +198,12 @@ void PipelinePaths::end_stages(int end) {
         if (before < 0 || (before == state && !is_open(state))) continue;
         const auto from = [&](int part) { return &before_[row(part, before, first)]; };
         const auto to = [&](int part) { return &ending_[row(part, state, end)]; };
-        relax(part_charges_[kBefore], from(kBefore), to(kBefore));
+        relax(before_longest, from(kBefore), to(kBefore));
         if (parts() == 1) continue;
-        relax(longest_charges_, from(kBefore), to(kFromStage));
-        relax(part_charges_[kFromStage], from(kFromStage), to(kFromStage));
-        relax(part_charges_[kBefore], from(kFromTransfer), to(kFromTransfer));
+        relax(charges.longest, from(kBefore), to(kFromStage));
+        relax(charges.behind, from(kFromStage), to(kFromStage));
+        relax(at_transfer, from(kAtTransfer), to(kFromTransfer));
+        relax(charges.whole, from(kFromTransfer), to(kFromTransfer));
       }
     }
   }
@@ -191,9 +224,10 @@ void PipelinePaths::add_transfers(int end) {
     for (std::size_t to = 0; to + 1 < begins_.size(); ++to) {
       const std::size_t behind = begins_[to + 1] - begins_[to];
       const auto charge = [&](TransferCharges& charges, std::size_t i, const Transfer& transfer) {
-        charges.parts[kBefore][i] = charges_.second * transfer_seconds(transfer, kBefore, false);
-        charges.parts[kFromStage][i] = charges_.second * transfer_seconds(transfer, kFromStage, false);
-        charges.longest[i] = charges_.second * transfer_seconds(transfer, kFromTransfer, true);
+        charges.before[i] = charges_.second * transfer_seconds(transfer, kBefore);
+        charges.longest[i] = charges_.second * transfer_seconds(transfer, kAtTransfer);
+        charges.behind[i] = charges_.second * transfer_seconds(transfer, kFromStage);
+        charges.whole[i] = charges_.second * transfer_seconds(transfer, kFromTransfer);
       };
       for (std::size_t i = 0; i < behind; ++i) {
         if (i < counts) charge(few_charges_, i, find_transfer(end, begins_[from] + i, begins_[to] + i));
@@ -213,11 +247,11 @@ void PipelinePaths::add_transfers(int end) {
             if (i + 1 < counts) before[i] = std::min(before[i], rest_[i + 1] + many[i]);
           }
         };
-        relax(few_charges_.parts[kBefore], many_charges_.parts[kBefore], kBefore, kBefore);
+        relax(few_charges_.before, many_charges_.before, kBefore, kBefore);
         if (parts() == 1) continue;
-        relax(few_charges_.longest, many_charges_.longest, kBefore, kFromTransfer);
-        relax(few_charges_.parts[kFromStage], many_charges_.parts[kFromStage], kFromStage, kFromStage);
-        relax(few_charges_.parts[kBefore], many_charges_.parts[kBefore], kFromTransfer, kFromTransfer);
+        relax(few_charges_.longest, many_charges_.longest, kBefore, kAtTransfer);
+        relax(few_charges_.behind, many_charges_.behind, kFromStage, kFromStage);
+        relax(few_charges_.whole, many_charges_.whole, kFromTransfer, kFromTransfer);
       }
     }
   }
@@ -227,15 +261,14 @@ void PipelinePaths::add_transfers(int end) {
 template <class Visit>
 void PipelinePaths::visit_stages_before(int end, const Place& place, Visit visit) const {
   for (int first = 0; first < end; ++first) {
-    for (const int part : {static_cast<int>(kBefore), place.part}) {
-      if (part != place.part && place.part != kFromStage) continue;
-      const bool is_longest = part != place.part;
-      const double seconds = stage_seconds(stage(first, end) + place.kind, place.part, is_longest);
+    for (const int part : {static_cast<int>(kBefore), static_cast<int>(kAtTransfer), place.part}) {
+      if (part == kBefore && place.part == kFromTransfer) continue;
+      if (part == kAtTransfer && place.part != kFromTransfer) continue;
+      const double seconds = stage_seconds(stage(first, end) + place.kind, part, place.part);
       if (seconds == kInfinity) continue;
       if (first == 0) {
-        const bool is_first = place.state == 0 && (place.part == kBefore || is_longest);
-        const double closing = closing_[index(end) * kinds_ + place.kind];
-        if (is_first) visit(first, Place{}, charges_.second * (seconds + closing));
+        const double closing = charges_.longest_ends ? 0 : closing_[stage(first, end) + place.kind];
+        if (place.state == 0 && part == kBefore) visit(first, Place{}, charges_.second * (seconds + closing));
         continue;
       }
       for (const int state : {place.state - 1, place.state}) {
@@ -252,7 +285,7 @@ Candidate PipelinePaths::path() const {
   Candidate stages;
   Place place;
   double least = kInfinity;
-  for (int part = parts() > 1 ? kFromStage : kBefore; part < parts(); ++part) {
+  for (int part = parts() > 1 ? kFromStage : kBefore; part < std::min<int>(parts(), kAtTransfer); ++part) {
     for (int state = charges_.min_stages - 1; state < states_; ++state) {
       for (std::size_t kind = 0; kind < kinds_; ++kind) {
         const double charge = ending_[row(part, state, layers_) + kind];
@@ -279,16 +312,14 @@ Candidate PipelinePaths::path() const {
     if (begin == 0) break;
     end = begin;
     least = kInfinity;
-    for (const int part : {static_cast<int>(kBefore), behind.part}) {
-      if (part != behind.part && behind.part != kFromTransfer) continue;
-      for (std::size_t one = 0; one < kinds_; ++one) {
-        const double seconds = transfer_seconds(find_transfer(end, one, place.kind), behind.part, part != behind.part);
-        if (seconds == kInfinity) continue;
-        const double charge = ending_[row(part, behind.state, end) + one] + charges_.second * seconds;
-        if (charge >= least) continue;
-        least = charge;
-        place = {part, behind.state, one};
-      }
+    const int part = behind.part == kAtTransfer ? static_cast<int>(kBefore) : behind.part;
+    for (std::size_t one = 0; one < kinds_; ++one) {
+      const double seconds = transfer_seconds(find_transfer(end, one, place.kind), behind.part);
+      if (seconds == kInfinity) continue;
+      const double charge = ending_[row(part, behind.state, end) + one] + charges_.second * seconds;
+      if (charge >= least) continue;
+      least = charge;
+      place = {part, behind.state, one};
     }
   }
   std::ranges::reverse(stages);

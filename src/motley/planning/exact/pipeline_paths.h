@@ -4,16 +4,19 @@
 // A step takes, with w for the longest stage (f + g of a micro-batch), A for what is before it, there and back, R for
 // the d stages behind it, m micro-batches, and X for what the first stage takes once a step (see pipeline_bounds.h),
 //
-//   at least A + R + w + (m - 1) w + X                      under GPipe,
-//            A + R + w + (m - 1) max(f, g) + X              under 1F1B,
-//            A + 2 R + m w - d w + X                        under 1F1B with fewer stages than micro-batches
+//   at least A + R + m w + X                                 under GPipe,
+//            A + R + m w - min(d, m - 1) min(f, g) + X       under 1F1B, where the stage waits for the first or for the
+//                                                            last micro-batch to come back,
+//            A + 2 R + m w - d w + X                         with fewer stages than micro-batches: it waits for both
 //
-// (and so any mean of the last two),
-// and where the longest is a transfer, all there and back and m - 1 times the longest. So a path has three parts: up to
-// the longest stage, from it on, and from a longest transfer on. Roughly, and several times faster, it has but one:
-// under 1F1B a step takes at least A + R + w + (m - 1) w / 2 + X.
+// and where the longest is a transfer, all there and back and m - 1 times the longest. Instead of X may stand what the
+// longest stage takes once a step, or the one behind a longest transfer: then what is before it counts only there, not
+// back. So a path has three parts: up to the longest stage, from it on, and from a longest transfer on. Roughly, and
+// several times faster, it has but one: a step takes at least A + R + w + (m - 1) max(f, g) + X. For min(f, g) stands
+// the largest share that it has of any w between the bounds of the longest.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "motley/planning/exact/pipeline_bounds.h"
@@ -32,7 +35,8 @@ struct PathCharges {
   int min_stages = 1;
   int max_stages = 0;  // 0: any number
   bool roughly = false;
-  double returns = 0.3;  // share of the last bound in the mean, where it holds
+  bool returns = false;       // by the last bound, where it holds
+  bool longest_ends = false;  // what is once a step is that of the longest stage, not of the first; not roughly
 };
 
 // Not for several threads at a time.
@@ -47,7 +51,8 @@ class PipelinePaths {
   Candidate path() const;
 
  private:
-  enum Part { kBefore, kFromStage, kFromTransfer, kParts };
+  // A stage behind the longest transfer begins in the last of them.
+  enum Part { kBefore, kFromStage, kFromTransfer, kAtTransfer, kParts };
   struct Place {
     int part = kBefore;
     int state = 0;  // stages so far, less one; the last one also stands for more where their number is not limited
@@ -60,11 +65,14 @@ class PipelinePaths {
   std::size_t stage(int first, int end) const { return stages_.place(first, end, 0); }
   bool is_open(int state) const { return charges_.max_stages == 0 && state + 1 == states_; }
   int parts() const { return charges_.roughly ? 1 : static_cast<int>(kParts); }
+  double repeated(double seconds, double forward) const {  // of every further micro-batch at least
+    return stages_.one_forward_one_backward() ? std::max(forward, seconds - forward) : seconds;
+  }
   void set_charges(const PathCharges& charges);
-  // Of a stage of a part: seconds of a step that are charged for; infinity: not allowed. Of the longest: the first of
-  // its part.
-  double stage_seconds(std::size_t stage, int part, bool is_longest) const;
-  double longest_seconds(double seconds, double repeated) const;
+  double find_shorter() const;
+  // Of a stage: seconds of a step that are charged for; infinity: not allowed.
+  double stage_seconds(std::size_t stage, int from_part, int part) const;
+  double longest_seconds(double seconds, double forward) const;
   void charge_stages(std::size_t stage);
   // What a transfer takes at least and at most of those that are charged alike: of a stage with fewer devices than the
   // one behind it to any with no fewer, else from any with more.
@@ -73,7 +81,7 @@ class PipelinePaths {
     double most = 0;
   };
   Transfer find_transfer(int end, std::size_t from, std::size_t to) const;
-  double transfer_seconds(const Transfer& transfer, int part, bool is_longest) const;
+  double transfer_seconds(const Transfer& transfer, int part) const;
   void end_stages(int end);
   void add_transfers(int end);
   template <class Visit>
@@ -86,18 +94,20 @@ class PipelinePaths {
   std::vector<std::size_t> types_;     // [kind]: which of these it is in
   std::vector<double> seconds_;        // [stage][kind]: of a micro-batch; infinity: does not fit into memory
   std::vector<double> least_seconds_;  // [stage]: of all kinds, whether or not it fits: it grows with the stage
-  std::vector<double> repeated_;       // [stage][kind]: of every further micro-batch at least
-  std::vector<double> closing_;        // [end][kind]: once a step, of a stage that begins with the first layer
+  std::vector<double> forward_;        // [stage][kind]: of a micro-batch
+  std::vector<double> closing_;        // [stage][kind]: once a step
   PathCharges charges_;
   int states_ = 1;
-  double returns_ = 0;  // the share of the bound for fewer stages than micro-batches, in the mean of both
+  double shorter_ = 0;  // of the longest stages: the largest share of the shorter of both passes, under 1F1B
+  bool returns_ = false;
+  double saved_ = 0;  // of w, by each stage behind the longest
   std::vector<double> kind_charges_;
-  std::vector<double> part_charges_[kFromTransfer];  // [kind], of a stage of a part; behind a longest transfer like
-                                                     // before it
-  std::vector<double> longest_charges_;              // likewise, of the first of a part
-  struct TransferCharges {                           // likewise, from or to each of a type's counts
-    std::vector<double> parts[kFromTransfer];
-    std::vector<double> longest;
+  struct StageCharges {  // [kind]
+    std::vector<double> whole, before, longest, behind, at_transfer;
+  };
+  StageCharges stage_charges_;
+  struct TransferCharges {  // from or to each of a type's counts
+    std::vector<double> whole, before, longest, behind;
   };
   TransferCharges few_charges_;   // from so many devices to no fewer
   TransferCharges many_charges_;  // to so many, from more

@@ -15,21 +15,23 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 namespace motley::planning {
 namespace {
 
-constexpr double kNoBetter = 1 - 1e-10;               // plans that are better by less than this are not looked for
-constexpr double kBelowFirst = 1 + 1e-12;             // the first class begins below what it may not miss
-constexpr double kFirstRatio = 1.3;                   // of a class's longest and shortest w
-constexpr double kStagesFrom = 1.1;                   // from which ratio on classes are divided by their stages
-constexpr double kLeastRatio = 1.0005;                // classes are divided up to
-constexpr int kManyStages = 9;                        // and more are not told apart
-constexpr int kMaxLines = 8;                          // that are looked for at a time
-constexpr std::size_t kMostKept = 16;                 // of a class and of those that it is part of
-constexpr double kLeastGain = 1.002;                  // what a line is to raise the bound by, else it is the last
-constexpr std::array<double, 3> kReturns{0.3, 1, 0};  // PathCharges::returns, tried in turn
+constexpr double kNoBetter = 1 - 1e-10;    // plans that are better by less than this are not looked for
+constexpr double kBelowFirst = 1 + 1e-12;  // the first class begins below what it may not miss
+constexpr double kFirstRatio = 1.3;        // of a class's longest and shortest w
+constexpr double kStagesFrom = 1.1;        // from which ratio on classes are divided by their stages
+constexpr double kLeastRatio = 1.0005;     // classes are divided up to
+constexpr int kManyStages = 9;             // and more are not told apart
+constexpr int kMaxLines = 8;               // that are looked for at a time
+constexpr std::size_t kMostKept = 16;      // of a class and of those that it is part of
+constexpr double kLeastGain = 1.002;       // what a line is to raise the bound by, else it is the last
+// PathCharges::returns and longest_ends, tried in turn; the first half where the former does not hold.
+constexpr std::array<std::pair<bool, bool>, 4> kCharging{{{false, true}, {false, false}, {true, true}, {true, false}}};
 constexpr int kSubgradients = 15;
 constexpr double kFirstAsked = 0.5;  // what is asked of the first subgradient, as a share of the bound
 constexpr double kShorter = 0.6;
@@ -113,6 +115,7 @@ std::vector<PipelineRelaxation::Class> PipelineRelaxation::divide(const Class& p
                      .min_stages = min_stages,
                      .max_stages = max_stages,
                      .bound = plans.bound,
+                     .charging = plans.charging,
                      .region = plans.region,
                      .multipliers = plans.multipliers});
   };
@@ -186,13 +189,16 @@ double PipelineRelaxation::bound(Class& plans) {
   if (!for_price) return plan_value_.per_step_second * region.min_step;
   charges.price = plan_value_.per_step_and_price;
   region.find_least();
-  const bool has_means =
+  const bool returns =
       stages_.one_forward_one_backward() && plans.max_stages > 1 && plans.max_stages < problem_.micro_batches;
   const auto are_left = [&] { return region.value < best_ * kNoBetter && region.rate > 0 && !over_(); };
   bool is_exact = false;
-  std::size_t bound = 0;  // of kReturns
-  for (int lines = plans.is_looked_at ? kMaxLines : 1; lines > 0 && bound < kReturns.size() && are_left(); --lines) {
-    charges.returns = kReturns[bound];
+  const std::size_t ways = charges.roughly ? 1 : returns ? kCharging.size() : kCharging.size() / 2;
+  std::size_t tried = 0;
+  for (int lines = plans.is_looked_at ? kMaxLines : 1; lines > 0 && tried < ways && are_left(); --lines) {
+    plans.charging %= ways;
+    std::tie(charges.returns, charges.longest_ends) = kCharging[plans.charging];
+    if (charges.roughly) charges.longest_ends = false;
     charges.second = region.rate / region.step;
     const double enough = 2 * std::sqrt(charges.second * best_);  // for the corner to be no better
     const double rest = plan_value_.per_step_second;
@@ -202,9 +208,11 @@ double PipelineRelaxation::bound(Class& plans) {
     if (region.lines.size() == kMostKept) region.lines.erase(region.lines.begin());
     region.lines.push_back({charges.second, least + rest});
     region.find_least();
-    if (region.value < before * kLeastGain) bound = has_means ? bound + 1 : kReturns.size();
+    const bool has_gained = region.value >= before * kLeastGain;
+    tried = has_gained ? 0 : tried + 1;
+    if (!has_gained) ++plans.charging;
   }
-  if (bound == kReturns.size() && is_exact) plans.is_looked_at = true;
+  if (tried == ways && is_exact) plans.is_looked_at = true;
   return region.value;
 }
 

@@ -49,6 +49,7 @@ class PipelineRelaxation {
     int max_stages = 0;  // 0: any number
     double bound = 0;
     bool is_looked_at = false;  // more than briefly
+    std::size_t charging = 0;   // of the ways to charge for a step, that which last raised the bound
     Region region = {};
     std::vector<double> multipliers;  // of every type's devices, and of the price an hour
   };
