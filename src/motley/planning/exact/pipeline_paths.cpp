@@ -5,7 +5,7 @@
 namespace motley::planning {
 namespace {
 
-constexpr double kLongest = 1e300;       // of what fits into memory
+constexpr double kMostSeconds = 1e300;   // of what fits into memory
 constexpr double kLeastCharge = 1e-200;  // of a second, so that what takes for ever is not for nothing
 
 }  // namespace
@@ -39,21 +39,16 @@ PipelinePaths::PipelinePaths(const PipelineStages& stages)
   }
   begins_.push_back(kinds_);
   kind_charges_.resize(kinds_);
-  StageCharges& of_stages = stage_charges_;
-  for (auto* charges :
-       {&of_stages.before, &of_stages.longest, &of_stages.behind, &of_stages.whole, &of_stages.at_transfer}) {
-    charges->resize(kinds_);
-  }
-  for (TransferCharges* of : {&few_charges_, &many_charges_}) {
-    for (auto* charges : {&of->before, &of->longest, &of->behind, &of->whole}) charges->resize(kinds_);
+  for (Charges* charges : {&stage_charges_, &few_charges_, &many_charges_}) {
+    for (std::vector<double>& of_kinds : *charges) of_kinds.resize(kinds_);
   }
 }
 
 void PipelinePaths::set_charges(const PathCharges& charges) {
   const Problem& problem = stages_.problem();
-  const bool is_same_class = charges.low == charges_.low && std::min(charges.high, kLongest) == charges_.high;
+  const bool is_same_class = charges.low == charges_.low && std::min(charges.high, kMostSeconds) == charges_.high;
   charges_ = charges;
-  charges_.high = std::min(charges.high, kLongest);
+  charges_.high = std::min(charges.high, kMostSeconds);
   if (!is_same_class) shorter_ = find_shorter();
   charges_.second = std::max(charges.second, kLeastCharge);
   states_ = charges.max_stages > 0 ? charges.max_stages : charges.min_stages;
@@ -64,9 +59,9 @@ void PipelinePaths::set_charges(const PathCharges& charges) {
         static_cast<double>(devices.replicas) * (charges.price * price + charges.device[index(devices.type)]);
   }
   const bool are_fewer = charges.max_stages > 0 && charges.max_stages < problem.micro_batches;
-  returns_ = charges.returns && are_fewer && stages_.one_forward_one_backward();
+  charges_.returns = charges.returns && are_fewer && stages_.one_forward_one_backward();
   // With no fewer stages than micro-batches (m - 1) min(f, g) are saved at once.
-  saved_ = returns_ ? 1 : charges.min_stages < problem.micro_batches ? shorter_ : 0;
+  saved_ = charges_.returns ? 1 : charges.min_stages < problem.micro_batches ? shorter_ : 0;
 }
 
 double PipelinePaths::find_shorter() const {
@@ -87,7 +82,7 @@ double PipelinePaths::stage_seconds(std::size_t stage, int from_part, int part) 
   if (is_longest) return longest_seconds(seconds, forward_[stage]) + closing;
   if (from_part == kAtTransfer) return seconds + closing;
   if (part == kBefore && charges_.longest_ends) return forward_[stage];
-  return part == kFromStage ? (returns_ ? 2 : 1) * seconds - saved_ * charges_.low : seconds;
+  return part == kFromStage ? (charges_.returns ? 2 : 1) * seconds - saved_ * charges_.low : seconds;
 }
 
 double PipelinePaths::longest_seconds(double seconds, double forward) const {
@@ -103,24 +98,24 @@ void PipelinePaths::charge_stages(std::size_t stage) {
   const double high = charges_.high;
   const double* seconds = &seconds_[stage];
   for (std::size_t kind = 0; kind < kinds_; ++kind) {
-    stage_charges_.whole[kind] = seconds[kind] > high ? kInfinity : second * seconds[kind];
+    stage_charges_[kWhole][kind] = seconds[kind] > high ? kInfinity : second * seconds[kind];
   }
   if (charges_.roughly) return;
   const double low = charges_.low;
   const double* forward = &forward_[stage];
-  const double share = returns_ ? 2 : 1;
+  const double share = charges_.returns ? 2 : 1;
   for (std::size_t kind = 0; kind < kinds_; ++kind) {
     const double longest = longest_seconds(seconds[kind], forward[kind]);
-    stage_charges_.behind[kind] = seconds[kind] > high ? kInfinity : second * (share * seconds[kind] - saved_ * low);
-    stage_charges_.longest[kind] = seconds[kind] > high || seconds[kind] <= low ? kInfinity : second * longest;
+    stage_charges_[kBehind][kind] = seconds[kind] > high ? kInfinity : second * (share * seconds[kind] - saved_ * low);
+    stage_charges_[kLongest][kind] = seconds[kind] > high || seconds[kind] <= low ? kInfinity : second * longest;
   }
   if (!charges_.longest_ends) return;
   const double* closing = &closing_[stage];
   for (std::size_t kind = 0; kind < kinds_; ++kind) {
     const double once = second * closing[kind];
-    stage_charges_.before[kind] = seconds[kind] > high ? kInfinity : second * forward[kind];
-    stage_charges_.longest[kind] += once;
-    stage_charges_.at_transfer[kind] = stage_charges_.whole[kind] + once;
+    stage_charges_[kAhead][kind] = seconds[kind] > high ? kInfinity : second * forward[kind];
+    stage_charges_[kLongest][kind] += once;
+    stage_charges_[kFirstBehind][kind] = stage_charges_[kWhole][kind] + once;
   }
 }
 
@@ -147,7 +142,7 @@ double PipelinePaths::transfer_seconds(const Transfer& transfer, int part) const
     return (both / directions + static_cast<double>(stages_.problem().micro_batches - 1)) * longest;
   }
   if (part == kBefore) return both * transfer.least;
-  return (part == kFromStage && returns_ ? 4 : 2) * transfer.least;
+  return (part == kFromStage && charges_.returns ? 4 : 2) * transfer.least;
 }
 
 double PipelinePaths::shortest(const PathCharges& charges) {
@@ -172,9 +167,9 @@ double PipelinePaths::shortest(const PathCharges& charges) {
 
 // All stages that end before the cut, of every kind.
 void PipelinePaths::end_stages(int end) {
-  const StageCharges& charges = stage_charges_;
-  const std::vector<double>& before_longest = charges_.longest_ends ? charges.before : charges.whole;
-  const std::vector<double>& at_transfer = charges_.longest_ends ? charges.at_transfer : charges.whole;
+  const Charges& charges = stage_charges_;
+  const std::vector<double>& before_longest = charges_.longest_ends ? charges[kAhead] : charges[kWhole];
+  const std::vector<double>& at_transfer = charges_.longest_ends ? charges[kFirstBehind] : charges[kWhole];
   const auto relax = [this](const std::vector<double>& own, const double* from, double* to) {
     for (std::size_t kind = 0; kind < kinds_; ++kind) to[kind] = std::min(to[kind], from[kind] + own[kind]);
   };
@@ -190,7 +185,7 @@ void PipelinePaths::end_stages(int end) {
         }
       };
       begin_with(before_longest, &ending_[row(kBefore, 0, end)]);
-      if (parts() > 1) begin_with(charges.longest, &ending_[row(kFromStage, 0, end)]);
+      if (parts() > 1) begin_with(charges[kLongest], &ending_[row(kFromStage, 0, end)]);
       continue;
     }
     for (int state = 0; state < states_; ++state) {
@@ -200,10 +195,10 @@ void PipelinePaths::end_stages(int end) {
         const auto to = [&](int part) { return &ending_[row(part, state, end)]; };
         relax(before_longest, from(kBefore), to(kBefore));
         if (parts() == 1) continue;
-        relax(charges.longest, from(kBefore), to(kFromStage));
-        relax(charges.behind, from(kFromStage), to(kFromStage));
+        relax(charges[kLongest], from(kBefore), to(kFromStage));
+        relax(charges[kBehind], from(kFromStage), to(kFromStage));
         relax(at_transfer, from(kAtTransfer), to(kFromTransfer));
-        relax(charges.whole, from(kFromTransfer), to(kFromTransfer));
+        relax(charges[kWhole], from(kFromTransfer), to(kFromTransfer));
       }
     }
   }
@@ -223,11 +218,11 @@ void PipelinePaths::add_transfers(int end) {
     const std::size_t counts = begins_[from + 1] - begins_[from];
     for (std::size_t to = 0; to + 1 < begins_.size(); ++to) {
       const std::size_t behind = begins_[to + 1] - begins_[to];
-      const auto charge = [&](TransferCharges& charges, std::size_t i, const Transfer& transfer) {
-        charges.before[i] = charges_.second * transfer_seconds(transfer, kBefore);
-        charges.longest[i] = charges_.second * transfer_seconds(transfer, kAtTransfer);
-        charges.behind[i] = charges_.second * transfer_seconds(transfer, kFromStage);
-        charges.whole[i] = charges_.second * transfer_seconds(transfer, kFromTransfer);
+      const auto charge = [&](Charges& charges, std::size_t i, const Transfer& transfer) {
+        charges[kAhead][i] = charges_.second * transfer_seconds(transfer, kBefore);
+        charges[kLongest][i] = charges_.second * transfer_seconds(transfer, kAtTransfer);
+        charges[kBehind][i] = charges_.second * transfer_seconds(transfer, kFromStage);
+        charges[kWhole][i] = charges_.second * transfer_seconds(transfer, kFromTransfer);
       };
       for (std::size_t i = 0; i < behind; ++i) {
         if (i < counts) charge(few_charges_, i, find_transfer(end, begins_[from] + i, begins_[to] + i));
@@ -247,11 +242,11 @@ void PipelinePaths::add_transfers(int end) {
             if (i + 1 < counts) before[i] = std::min(before[i], rest_[i + 1] + many[i]);
           }
         };
-        relax(few_charges_.before, many_charges_.before, kBefore, kBefore);
+        relax(few_charges_[kAhead], many_charges_[kAhead], kBefore, kBefore);
         if (parts() == 1) continue;
-        relax(few_charges_.longest, many_charges_.longest, kBefore, kAtTransfer);
-        relax(few_charges_.behind, many_charges_.behind, kFromStage, kFromStage);
-        relax(few_charges_.whole, many_charges_.whole, kFromTransfer, kFromTransfer);
+        relax(few_charges_[kLongest], many_charges_[kLongest], kBefore, kAtTransfer);
+        relax(few_charges_[kBehind], many_charges_[kBehind], kFromStage, kFromStage);
+        relax(few_charges_[kWhole], many_charges_[kWhole], kFromTransfer, kFromTransfer);
       }
     }
   }

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "motley/planning/exact/pipeline_bounds.h"
@@ -53,6 +54,10 @@ class PipelinePaths {
  private:
   // A stage behind the longest transfer begins in the last of them.
   enum Part { kBefore, kFromStage, kFromTransfer, kAtTransfer, kParts };
+  // Of a stage or transfer: all that it takes, what counts before the longest, that of the longest, and what counts
+  // behind it; and of the stage behind a longest transfer.
+  enum Charge { kWhole, kAhead, kLongest, kBehind, kFirstBehind, kCharges };
+  using Charges = std::array<std::vector<double>, kCharges>;  // of every kind; of a transfer by each of a type's counts
   struct Place {
     int part = kBefore;
     int state = 0;  // stages so far, less one; the last one also stands for more where their number is not limited
@@ -99,21 +104,14 @@ class PipelinePaths {
   PathCharges charges_;
   int states_ = 1;
   double shorter_ = 0;  // of the longest stages: the largest share of the shorter of both passes, under 1F1B
-  bool returns_ = false;
-  double saved_ = 0;  // of w, by each stage behind the longest
+  double saved_ = 0;    // of w, by each stage behind the longest
   std::vector<double> kind_charges_;
-  struct StageCharges {  // [kind]
-    std::vector<double> whole, before, longest, behind, at_transfer;
-  };
-  StageCharges stage_charges_;
-  struct TransferCharges {  // from or to each of a type's counts
-    std::vector<double> whole, before, longest, behind;
-  };
-  TransferCharges few_charges_;   // from so many devices to no fewer
-  TransferCharges many_charges_;  // to so many, from more
-  std::vector<double> ending_;    // by row(): the last stage before the cut is of the kind
-  std::vector<double> before_;    // by row(): the stage behind the cut is of the kind
-  std::vector<double> rest_;      // of one type's counts: the least from one on
+  Charges stage_charges_;
+  Charges few_charges_;         // from so many devices to no fewer
+  Charges many_charges_;        // to so many, from more
+  std::vector<double> ending_;  // by row(): the last stage before the cut is of the kind
+  std::vector<double> before_;  // by row(): the stage behind the cut is of the kind
+  std::vector<double> rest_;    // of one type's counts: the least from one on
 };
 
 }  // namespace motley::planning
