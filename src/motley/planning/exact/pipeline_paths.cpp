@@ -60,8 +60,13 @@ void PipelinePaths::set_charges(const PathCharges& charges) {
   }
   const bool are_fewer = charges.max_stages > 0 && charges.max_stages < problem.micro_batches;
   charges_.returns = charges.returns && are_fewer && stages_.one_forward_one_backward();
-  // With no fewer stages than micro-batches (m - 1) min(f, g) are saved at once.
-  saved_ = charges_.returns ? 1 : charges.min_stages < problem.micro_batches ? shorter_ : 0;
+  saved_ = charges_.returns ? 1 : saves_at_once() ? 0 : shorter_;
+}
+
+// With no fewer stages than micro-batches (m - 1) min(f, g), wherever the longest stage is.
+bool PipelinePaths::saves_at_once() const {
+  const std::int64_t all = stages_.problem().micro_batches;
+  return charges_.min_stages >= all && (charges_.max_stages == 0 || charges_.max_stages > all);
 }
 
 double PipelinePaths::find_shorter() const {
@@ -87,7 +92,7 @@ double PipelinePaths::stage_seconds(std::size_t stage, int from_part, int part) 
 
 double PipelinePaths::longest_seconds(double seconds, double forward) const {
   const std::int64_t all = stages_.problem().micro_batches;
-  if (charges_.min_stages >= all) return seconds + static_cast<double>(all - 1) * repeated(seconds, forward);
+  if (saves_at_once()) return seconds + static_cast<double>(all - 1) * repeated(seconds, forward);
   const std::int64_t behind = (charges_.max_stages > 0 ? std::min<std::int64_t>(charges_.max_stages, all) : all) - 1;
   return static_cast<double>(all) * seconds - saved_ * static_cast<double>(behind) * (seconds - charges_.low);
 }

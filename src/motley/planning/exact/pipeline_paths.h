@@ -74,6 +74,7 @@ class PipelinePaths {
     return stages_.one_forward_one_backward() ? std::max(forward, seconds - forward) : seconds;
   }
   void set_charges(const PathCharges& charges);
+  bool saves_at_once() const;
   double find_shorter() const;
   // Of a stage: seconds of a step that are charged for; infinity: not allowed.
   double stage_seconds(std::size_t stage, int from_part, int part) const;

@@ -47,7 +47,7 @@ class Annealing {
   std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_.below(bound)); }
   std::int64_t most(const StageChoice& stage) const { return problem_.max_replicas(stage.type); }
   std::int64_t clamp(double devices, std::int64_t most) const {
-    return std::clamp<std::int64_t>(std::llround(devices), 1, std::max<std::int64_t>(most, 1));
+    return static_cast<std::int64_t>(std::clamp(std::round(devices), 1.0, std::max(1.0, static_cast<double>(most))));
   }
 
   // By one device, or by a factor.
@@ -142,7 +142,7 @@ Candidate anneal(const Request& request, const Candidate& begin, int steps, Rand
     const double temperature = kHottest * std::pow(kColdest / kHottest, static_cast<double>(step) / steps);
     Annealing changed(request, now, random);
     if (!changed.change()) continue;
-    if (random.below(4) == 0) changed.change();
+    if (random.below(4) == 0 && !changed.change()) continue;
     const double then = evaluate_value(changed.stages());
     if (!(then < kInfinity)) continue;
     if (then > now_value && random.uniform() >= std::exp((1 - then / now_value) / temperature)) continue;
