@@ -60,6 +60,7 @@ void PipelinePaths::set_charges(const PathCharges& charges) {
   }
   const bool are_fewer = charges.max_stages > 0 && charges.max_stages < problem.micro_batches;
   charges_.returns = charges.returns && are_fewer && stages_.one_forward_one_backward();
+  charges_.longest_ends = charges.longest_ends && !charges.roughly;
   saved_ = charges_.returns ? 1 : saves_at_once() ? 0 : shorter_;
 }
 

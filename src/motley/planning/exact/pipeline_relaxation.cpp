@@ -198,7 +198,6 @@ double PipelineRelaxation::bound(Class& plans) {
   for (int lines = plans.is_looked_at ? kMaxLines : 1; lines > 0 && tried < ways && are_left(); --lines) {
     plans.charging %= ways;
     std::tie(charges.returns, charges.longest_ends) = kCharging[plans.charging];
-    if (charges.roughly) charges.longest_ends = false;
     charges.second = region.rate / region.step;
     const double enough = 2 * std::sqrt(charges.second * best_);  // for the corner to be no better
     const double rest = plan_value_.per_step_second;
@@ -267,8 +266,7 @@ double PipelineRelaxation::ascend(PathCharges charges, Class& plans, double enou
 }
 
 double PipelineRelaxation::evaluate_value(const Candidate& candidate) const {
-  const Evaluation evaluation = evaluate(problem_, candidate, request_.objective);
-  return evaluation.feasible ? value(evaluation, request_.objective.criterion) : kInfinity;
+  return value(evaluate(problem_, candidate, request_.objective), request_.objective.criterion);
 }
 
 // With fewer devices, where it has more than there are.

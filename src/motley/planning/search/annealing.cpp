@@ -16,8 +16,8 @@ constexpr double kColdest = 0.0003;
 
 class Annealing {
  public:
-  Annealing(const Request& request, Candidate begin, Random& random)
-      : problem_(request.problem), random_(random), stages_(std::move(begin)) {}
+  Annealing(const Problem& problem, Candidate begin, Random& random)
+      : problem_(problem), random_(random), stages_(std::move(begin)) {}
 
   Candidate& stages() { return stages_; }
 
@@ -140,7 +140,7 @@ Candidate anneal(const Request& request, const Candidate& begin, int steps, Rand
   double best_value = now_value;
   for (int step = 0; step < steps && !over(); ++step) {
     const double temperature = kHottest * std::pow(kColdest / kHottest, static_cast<double>(step) / steps);
-    Annealing changed(request, now, random);
+    Annealing changed(request.problem, now, random);
     if (!changed.change()) continue;
     if (random.below(4) == 0 && !changed.change()) continue;
     const double then = evaluate_value(changed.stages());
